@@ -151,6 +151,8 @@ HEADS = {
     "eagle3": {"kind": "eagle3", "draft_vocabulary": 110},
     "eagle2": {"kind": "eagle2", "draft_vocabulary": 110},
     "longspec": {"kind": "longspec", "draft_vocabulary": 110, "window": 32},
+    "mtp": {"kind": "mtp"},
+    "gated mtp": {"kind": "mtp", "gated": True, "rotary_share": 0.5},
     "wide longspec": {"kind": "longspec", "window": 32, "cross_layers": 2},
     "tied eagle3": {"kind": "eagle3", "own_output": False, "norm_before_residual": True},
     "random eagle2": {"kind": "eagle2", "knows": False},
@@ -174,10 +176,11 @@ def head_benches():
 
 
 def some_heads():
-    """Three heads with every preset, the others with those that draft from the head alone."""
+    """Four heads with every preset, the others with those that draft from the head alone."""
     options = ["greedy", "temperature", "everything"]
     cases = list(product(HEADS, [*options, "filters", "repetition"], HEAD_PRESETS))
-    chosen = {*product(["eagle2", "eagle3", "longspec"], ["greedy", "temperature"], HEAD_PRESETS)}
+    kinds = ["eagle2", "eagle3", "longspec", "mtp"]
+    chosen = {*product(kinds, ["greedy", "temperature"], HEAD_PRESETS)}
     chosen |= {*product(HEADS, ["greedy", "temperature"], ["paper", "head"])}
     chosen |= {*product(["eagle2", "longspec"], ["everything"], ["paper"])}
     return daily(cases, *chosen)
@@ -232,8 +235,9 @@ def test_detaching_a_head_during_an_answer_never_changes_it(kind, option, monkey
 @pytest.mark.parametrize(
     ("forward", "head"),
     daily(
-        product(["lean", "hook", "late"], ["eagle3", "eagle2", "longspec"]),
+        product(["lean", "hook", "late"], ["eagle3", "eagle2", "longspec", "mtp"]),
         *(("lean", "longspec"), ("lean", "eagle3"), ("hook", "eagle3"), ("late", "eagle2")),
+        ("hook", "mtp"),
     ),
 )
 def test_a_head_with_other_forwards_never_changes_the_output(forward, head):
@@ -249,8 +253,8 @@ def test_a_head_with_other_forwards_never_changes_the_output(forward, head):
 @pytest.mark.parametrize(
     ("head", "option"),
     daily(
-        product(["eagle3", "eagle2", "longspec"], ["greedy", "temperature"]),
-        *(("eagle3", "temperature"), ("longspec", "greedy")),
+        product(["eagle3", "eagle2", "longspec", "mtp"], ["greedy", "temperature"]),
+        *(("eagle3", "temperature"), ("longspec", "greedy"), ("mtp", "greedy")),
     ),
 )
 def test_heads_in_batches_with_cached_prefixes(head, option):

@@ -39,7 +39,7 @@ def tiny_head(
         for weight in head.parameters():
             if weight.dim() > 1:
                 weight.data.normal_(0, SMALL)
-        if kind == "eagle2":
+        if kind in ("eagle2", "mtp"):
             head.fc.weight.data[:, : head.config.hidden] += torch.eye(head.config.hidden)
         if kind == "eagle3":
             _pass_tokens_on(head, network)

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from graft.assemble.copies import INDEXES
 from graft.assemble.drafters import Drafters
 from graft.assemble.heads import Heads, machine_clock
-from graft.assemble.presets import check_draft, check_verifier, retrieves
+from graft.assemble.presets import MTP, check_draft, check_verifier, retrieves
 from graft.assemble.resources import DraftResources
 from graft.decode.engine import Engine
 from graft.draft.copies import build_tree
@@ -79,8 +79,8 @@ def load(  # noqa: PLR0913  every option by its name
     the same tokenizer, on `draft_device` or the model's own; its chains have `gamma` tokens (None:
     chosen by the cost model) and end at the first token with a probability below `confidence`.
     `gamma` holds for the presets `window`, `magicdec*` and `triforce*` too (None: their own).
-    `head` is a trained draft head: a folder, an installed one's name or a hub id; "auto" for those
-    installed for the model, None for no head.
+    `head` is a draft head: a folder, an installed one's name or a hub id; "auto" for those
+    installed for the model and the MTP layer of its checkpoint, None for no head.
     `retriever` (bm25, static, dense, hybrid) selects `retrieved` tokens of a long prompt for the
     presets `rapid*`: a number, "rapid" for the paper's max(4096, L/24), or "capped" for at most a
     quarter of the prompt. `verifier` (walk, rejection, rapid, rapid-phat) accepts draft tokens; the
@@ -132,7 +132,12 @@ def load(  # noqa: PLR0913  every option by its name
     pools = _pools(pool, loaded)
     resources = DraftResources(
         model=_draft_model(drafting, _costs(drafting), vocabulary) if drafting else None,
-        heads=Heads(find_heads(head, loaded), loaded, sequences=max_batch + 1, warm=warm),
+        heads=Heads(
+            find_heads(head, loaded, needs_mtp=MTP in draft.split("+")),
+            loaded,
+            sequences=max_batch + 1,
+            warm=warm,
+        ),
         target=_draft_model(loaded, costs, vocabulary),
         shorten=retrieval.with_tokenizer(loaded.tokenizer),
         chains=chains,

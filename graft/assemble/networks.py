@@ -188,6 +188,7 @@ def _paper_head(kind: str) -> Callable[[DraftResources], HeadDrafter]:
 eagle3 = _paper_head("eagle3")  # the 9 to 10 best at 8 levels, 59 nodes (Li et al. 2025)
 eagle2 = _paper_head("eagle2")  # the 10 best at 6 levels, 59 nodes (Li et al. 2024)
 longspec = _paper_head("longspec")  # 4, 16, 16, 16, 16 nodes (Yang et al. 2025)
+mtp = _paper_head("mtp")  # eagle2's tree: MTP layers come without one of their own
 
 
 def casd(resources: DraftResources) -> Combined:

@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 # What a preset may need, and how to get it
 POOL, TOKENIZER, TARGET, MODEL = "pool", "tokenizer", "target", "model"
-HEAD, NETWORK, STORE = "head", "network", "store"
+HEAD, MTP, NETWORK, STORE = "head", "mtp", "network", "store"
 NEEDS = {
     POOL: "a pool; enable it (--pool)",
     TOKENIZER: "a model with a tokenizer",
     TARGET: "the target itself; use its engine",
     MODEL: "a draft model; name one (--draft-model)",
     HEAD: "a draft head; name its folder (--head)",
+    MTP: "a model with MTP layers that Graft runs (--head auto); use one that has them",
     NETWORK: "a draft model or a head; name one (--draft-model, --head)",
     STORE: "a datastore; name it: {preset}:FOLDER",
 }
@@ -67,6 +68,7 @@ PRESETS: dict[str, Preset] = {
     "eagle3": Preset(f"{NETWORKS}:eagle3", (HEAD,)),
     "eagle2": Preset(f"{NETWORKS}:eagle2", (HEAD,)),
     "longspec": Preset(f"{NETWORKS}:longspec", (HEAD,)),
+    "mtp": Preset(f"{NETWORKS}:mtp", (MTP,)),
     "triforce-head": Preset(f"{NETWORKS}:triforce_head", (HEAD, TARGET)),
     "casd": Preset(f"{NETWORKS}:casd", (NETWORK,)),
     "casd-prompt": Preset(f"{NETWORKS}:casd_prompt", (NETWORK,)),
@@ -91,7 +93,7 @@ def check_draft(name: str, *, draft_model: bool, head: bool = False) -> None:
     head is of the right kind is checked when it is loaded."""
     given = {POOL, TOKENIZER, TARGET}
     given |= {MODEL, NETWORK} if draft_model else set()
-    check_needs(name, given | ({HEAD, NETWORK} if head else set()))
+    check_needs(name, given | ({HEAD, MTP, NETWORK} if head else set()))
 
 
 def check_needs(name: str, given: Collection[str]) -> None:
@@ -133,5 +135,5 @@ def retrieves(name: str) -> bool:
 def runs_network(part: str) -> bool:
     """Whether a preset, perhaps with the folder of a datastore, runs a network."""
     preset = PRESETS.get(part.partition(":")[0])
-    networks = {TOKENIZER, TARGET, MODEL, HEAD, NETWORK}
+    networks = {TOKENIZER, TARGET, MODEL, HEAD, MTP, NETWORK}
     return preset is not None and not networks.isdisjoint(preset.needs)

@@ -7,6 +7,7 @@ from typing import TypeVar
 from graft.assemble.presets import (
     HEAD,
     MODEL,
+    MTP,
     NETWORK,
     POOL,
     PRESETS,
@@ -66,6 +67,7 @@ class DraftResources:
             TARGET: self.target is not None,
             MODEL: self.model is not None,
             HEAD: guided,
+            MTP: MTP in self.heads,
             NETWORK: guided or self.model is not None,
         }
         return {need for need, there in met.items() if there}

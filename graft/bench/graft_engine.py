@@ -118,7 +118,9 @@ def _settings(engine: Engine) -> dict[str, Any]:
         "context_length": engine.context_length,
         "stretched": engine.loaded.stretched is not None,
         "max_batch": engine.max_batch,
-        "heads": [name for name in ("eagle3", "eagle2", "longspec") if name in engine.presets],
+        "heads": [
+            name for name in ("eagle3", "eagle2", "longspec", "mtp") if name in engine.presets
+        ],
         "costs": engine.loop.costs.as_dict(),
         "paced": not costs_are_given(),
     }

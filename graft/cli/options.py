@@ -143,9 +143,10 @@ class LoadOptions:
             help="Drafter: auto, copy, pld, igpg, plain (no drafting); pool (with --pool); rapid "
             "(the model itself on retrieved passages of a long prompt); window, magicdec, triforce "
             "(the model itself on a part of its KV cache); with --draft-model also sd, sd-tree, "
-            "rapid-up; with --head also head, eagle3, eagle2, longspec; with either casd, "
-            "casd-prompt, rasd-pld, rasd-rest:FOLDER; store:FOLDER and rest:FOLDER (a datastore of "
-            "`graft index`); several joined by +, such as eagle3+copy+store:FOLDER.",
+            "rapid-up; with --head also head, eagle3, eagle2, longspec; mtp (the MTP layer of the "
+            "model's checkpoint); with any of these casd, casd-prompt, rasd-pld, rasd-rest:FOLDER; "
+            "store:FOLDER and rest:FOLDER (a datastore of `graft index`); several joined by +, "
+            "such as eagle3+copy+store:FOLDER.",
         ),
     ] = "auto"
     draft_model: Annotated[
@@ -165,7 +166,7 @@ class LoadOptions:
         typer.Option(
             metavar="HEAD",
             help="Draft head trained for the model (`graft train`): a folder, the name of an "
-            "installed one or a hub id; auto: those installed for the model; none.",
+            "installed one or a hub id; auto: one installed for it or its MTP layer; none.",
         ),
     ] = "auto"
     dtype: Annotated[

@@ -56,8 +56,8 @@ def _convolve(
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = channel < channels
     wait(PDL)
-    slot = tl.load(links + 2 * node + 1).to(tl.int64)
-    kept = states + slot * channels * (WIDTH - 1) + channel * (WIDTH - 1)
+    slot = tl.load(links + 2 * node + 1)
+    kept = states + slot.to(tl.int64) * channels * (WIDTH - 1) + channel * (WIDTH - 1)
     column = inputs + channel.to(tl.int64) * channel_stride
     x = tl.load(column + node.to(tl.int64) * node_stride, inside, other=0.0)
     total = x.to(tl.float32) * tl.load(weight + channel * WIDTH + WIDTH - 1, inside).to(tl.float32)
@@ -237,8 +237,8 @@ def _state_before(state, states, links, node, place, inside, ALL: tl.constexpr):
 @triton.jit
 def _keep_state(state, states, links, node, place, inside, ALL: tl.constexpr):
     """Store a node's state in its slot if it has one."""
-    slot = tl.load(links + 2 * node + 1).to(tl.int64)
-    tl.store(states + slot * ALL + place, state, inside & (slot >= 0))
+    slot = tl.load(links + 2 * node + 1)
+    tl.store(states + slot.to(tl.int64) * ALL + place, state, inside & (slot >= 0))
 
 
 @triton.jit

@@ -11,6 +11,7 @@ from torch import Tensor
 from graft.errors import UnsupportedModelError
 from graft.kernels.packed_matrix import PackedMatrix
 from graft.models.checkpoints.folder import read_header, weight_files
+from graft.models.checkpoints.mtp_layouts import mtp_tensors
 from graft.models.int8 import quantised
 from graft.models.llama_shape import (
     LayerWeights,
@@ -47,6 +48,8 @@ def can_read(folder: Path, config: Any) -> bool:  # noqa: ANN401
     found = [name for file in weight_files(folder) for name in read_header(file)["tensors"]]
     unused = (IGNORED, *(layout.unused if layout else ()))
     stored = {name for name in found if not name.endswith(unused)}
+    if extra := mtp_tensors(stored, config.num_hidden_layers):
+        stored -= extra[1].keys()
     return stored == {each for name in tensor_names(config) for each in _parts(name, layout)}
 
 

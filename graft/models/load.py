@@ -46,6 +46,7 @@ from graft.models.rope import check_context_length, stretch
 log = logging.getLogger(__name__)
 
 DTYPES = ("auto", "fp32", "bf16", "fp16", "int8", "gguf")
+READ_AS = {"mimo": "qwen2"}  # types of models whose layers transformers has under another name
 UNBOUNDED = 1 << 20  # tokens of a model without positions
 KV_CACHE_DTYPES = ("auto", "fp32", "bf16", "fp16", "fp8")
 
@@ -217,8 +218,13 @@ def _transformers_config(checkpoint: Checkpoint, stretched: int | None = None) -
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
+    content = read_json(checkpoint.folder / "config.json")
     try:
-        config = transformers.AutoConfig.from_pretrained(checkpoint.folder)
+        if own := READ_AS.get(content.get("model_type")):
+            content = {n: v for n, v in content.items() if n not in ("model_type", "auto_map")}
+            config = transformers.AutoConfig.for_model(own, **content)
+        else:
+            config = transformers.AutoConfig.from_pretrained(checkpoint.folder)
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).splitlines()[0][:200]
         raise CheckpointError(f"{checkpoint.name}: {reason}") from error

@@ -76,6 +76,8 @@ class Settings:
     dtype: str = option("fp16", "dtype of the saved head: fp16, bf16, fp32 or int8.")
 
     def __post_init__(self) -> None:
+        if self.kind == "mtp":
+            raise InputError(f"MTP layers come with their model; train {', '.join(KINDS)}")
         _check_choice("kind", self.kind, (*KINDS, ANSWERS))
         _check_choice("--loss", self.loss, LOSSES)
         _check_choice("--dtype", self.dtype, DTYPES)

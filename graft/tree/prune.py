@@ -45,8 +45,8 @@ def _keep(tree: DraftTree, chosen: np.ndarray) -> DraftTree:
 
 
 def strongest(tree: DraftTree, count: int) -> DraftTree:
-    """The root and the `count` nodes with the best scores (ties: lower number), for trees in which
-    no score is above its parent's."""
+    """The root and the `count` nodes with the best scores (ties: lower number), without those of
+    score 0, for trees in which no score is above its parent's."""
     if len(tree) <= count + 1:
         return tree
     return _keep(tree, strongest_nodes(tree.scores, count))

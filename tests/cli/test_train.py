@@ -35,6 +35,7 @@ def test_head_is_trained_and_training_resumes(tmp_path):
     "words",
     [
         "medusa --data x --out y --steps 1",
+        "mtp --data x --out y --steps 1",
         "eagle2 --data x --out y",
         "eagle2 --data no.txt --out y --steps 1",
     ],

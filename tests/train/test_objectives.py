@@ -12,7 +12,7 @@ from torch.autograd.graph import saved_tensors_hooks as hooks
 
 from graft.errors import UnsupportedModelError
 from graft.models.checkpoints.pretrained import Checkpoint
-from graft.models.heads.config import KINDS, head_config
+from graft.models.heads.config import TRAINED, head_config
 from graft.models.heads.files import HEADS
 from graft.models.heads.row_masks import FAR, row_mask, shift_mask, window_mask
 from graft.train.batches import anchor_offset, batch_of
@@ -171,7 +171,7 @@ def made(kind, model, settings, **more):
     return head, OBJECTIVES[kind](model, head, replace(settings, kind=kind))
 
 
-every_kind = pytest.mark.parametrize("kind", KINDS)
+every_kind = pytest.mark.parametrize("kind", TRAINED)
 
 
 @every_kind
@@ -285,7 +285,7 @@ def test_eagle_positions_are_shifted_if_requested(settings, monkeypatch):
         assert torch.equal(given[0][:, :4], batch.places[:, :4])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TRAINED)
 def test_kept_outputs_are_those_of_the_target(settings, kind, monkeypatch):
     """Epochs in other orders; the last store has space for three of four rows."""
     rows, passes, run = rows_of(32, 32, 32, 20, 12), [], Target._run

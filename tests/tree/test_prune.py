@@ -75,7 +75,9 @@ def test_the_strongest_nodes_are_those_of_the_cut_where_scores_fall(tree, budget
     tree = falling(tree)
     smaller = strongest(tree, budget)
     assert_sound(smaller)
-    np.testing.assert_array_equal(np.sort(smaller.scores), np.sort(cut(tree, budget).scores))
+    found, expected = (np.sort(each.scores[1:]) for each in (smaller, cut(tree, budget)))
+    np.testing.assert_array_equal(found[found > 0], expected[expected > 0])
+    assert (found > 0).all() or smaller is tree
 
 
 @given(scored_trees(), st.sets(st.integers(0, 5)))

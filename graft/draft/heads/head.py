@@ -1,4 +1,4 @@
-"""Drafts of a head that was trained for the target: EAGLE's or LongSpec's.
+"""Drafts of a head for the target: EAGLE's, LongSpec's, or an MTP layer of its checkpoint.
 
 A head predicts from the target's hidden states (EAGLE) or from its KV cache (LongSpec), so it
 processes every committed token too. A draft then grows a tree for all sequences at once
@@ -26,6 +26,7 @@ from graft.draft.pacing.budget import best_by_cost, best_of, up_to_limit
 from graft.draft.pacing.trust import Experience, Trust
 from graft.machine import has_triton
 from graft.models.arena import Extent
+from graft.models.heads.config import MTP
 from graft.models.heads.runner import HeadRunner, Memory, Text
 from graft.models.language_model import TargetStep
 from graft.models.step_costs import StepCosts
@@ -47,6 +48,7 @@ BEAMS = {
     "eagle3": (EAGLE3_BEAM, EAGLE_NODES),
     "eagle2": (EAGLE_BEAM, EAGLE_NODES),
     "longspec": (LONGSPEC_BEAM, LONGSPEC_NODES),
+    MTP: (EAGLE_BEAM, EAGLE_NODES),
 }
 
 
@@ -66,7 +68,7 @@ def growth_for(runner: HeadRunner) -> Growth:
     rows = (runner.storage, runner.model.arena.storage)
     if runner.device.type != "cuda" or not all(isinstance(each, RowStorage) for each in rows):
         return LaunchedGrowth(runner)
-    if not has_triton():
+    if not has_triton() or not runner.config.plain_attention:
         return LaunchedGrowth(runner)
     from graft.draft.heads.graphed import GraphedGrowth
 

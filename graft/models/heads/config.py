@@ -9,7 +9,9 @@ from graft.models.checkpoints.pretrained import Checkpoint
 if TYPE_CHECKING:
     from transformers import LlamaConfig, PretrainedConfig
 
-KINDS = ("eagle3", "eagle2", "longspec")  # a target's default is its first
+TRAINED = ("eagle3", "eagle2", "longspec")  # by `graft train`
+MTP = "mtp"  # comes with its target's checkpoint
+KINDS = (*TRAINED, MTP)  # a target's default is its first
 WINDOW = 512  # LongSpec's
 BIASED = {"qwen2"}  # model types whose queries, keys and values have biases without saying so
 
@@ -22,7 +24,9 @@ class HeadConfig:
     target's hidden states it reads, as in `Forward.features`; () for the default of its kind.
     `window`, `final_norm` and `cross_layers`, the number of the target's last layers it attends
     to, are LongSpec's; `fusion_bias` is EAGLE-2's. Of EAGLE-3's, `own_output` says whether it has
-    an output layer, `norm_before_residual` whether the residual is the normed feature.
+    an output layer, `norm_before_residual` whether the residual is the normed feature. Of an MTP
+    layer's, `head_norms` says whether queries and keys have norms, `gated` whether the output of
+    attention has a gate, and `rotary_share` how much of each head is rotated.
     """
 
     kind: str
@@ -47,6 +51,9 @@ class HeadConfig:
     feature_layers: tuple[int, ...] = ()
     own_output: bool = False
     norm_before_residual: bool = False
+    head_norms: bool = False
+    gated: bool = False
+    rotary_share: float = 1.0
 
     def __post_init__(self) -> None:
         if type(self.cross_layers) is not int or self.cross_layers < 1:
@@ -56,6 +63,11 @@ class HeadConfig:
     def num_features(self) -> int:
         """How many hidden states of the target it reads."""
         return len(self.feature_layers or default_features(self.kind, 0))
+
+    @property
+    def plain_attention(self) -> bool:
+        """Whether attention is Llama's or Qwen3's, which the kernels compute."""
+        return not self.gated and self.rotary_share == 1.0
 
     def layer_config(self) -> "LlamaConfig":
         """The head's layer as transformers would describe it."""
@@ -107,7 +119,7 @@ def default_features(kind: str, layers: int) -> tuple[int, ...]:
     are those of its authors' code, nearer together where there are fewer than six layers."""
     middle = layers // 2
     eagle3 = (min(2, middle), middle, max(layers - 3, middle))
-    return {"eagle2": (-1,), "eagle3": eagle3}.get(kind, ())
+    return {"eagle2": (-1,), "eagle3": eagle3, MTP: (-1,)}.get(kind, ())
 
 
 def sizes_of(target: "PretrainedConfig", name: str) -> dict[str, Any]:

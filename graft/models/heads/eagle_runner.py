@@ -1,4 +1,5 @@
-"""Runs an EAGLE head. Its inputs are pairs: the target's features at a position and the next token.
+"""Runs a head of EAGLE's form. Its inputs are pairs: the target's features at a position, and the
+next token.
 
 Committed rows come from the target's own features, one for each pair. A draft token is paired with
 the head's output for its parent, in place of the features that the target would have.
@@ -23,11 +24,12 @@ class EagleRunner(HeadRunner):
     def __init__(self, head: EagleHead, model: LanguageModel, *, packed: bool = False) -> None:
         super().__init__(head, model, packed=packed)
         model.keep_features(head.config.feature_layers)
-        fits = packed and head.config.kind == "eagle2"  # a decoder layer's inputs are E wide
+        is_decoder = head.config.kind != "eagle3"  # a decoder layer's inputs are E wide
+        fits = packed and is_decoder and head.config.plain_attention
         self._layer = PanelLayer(head.layer, head.config) if fits else None
 
     def round(self, memories: Sequence[Memory], extents: Sequence[Extent]) -> Round | PanelRound:
-        """See HeadRunner. EAGLE-2's layer is a decoder's: on the CPU `run_layers` computes it."""
+        """See HeadRunner. On the CPU `run_layers` computes a decoder's layer: EAGLE-2's, MTP."""
         if self._layer:
             return PanelRound(self, self._layer, memories)
         return super().round(memories, extents)

@@ -112,7 +112,7 @@ def read_head(
         known = config.feature_layers or default_features(kind, layers)
         config = replace(config, feature_layers=known)
         check_target(config, checkpoint, target, folder)
-    return _filled(config, weights, folder)
+    return filled(config, weights, folder)
 
 
 def _kind(content: dict[str, Any], weights: dict[str, Tensor]) -> str:
@@ -278,7 +278,8 @@ def _layer_config(content: dict[str, Any]) -> Any:  # noqa: ANN401
         raise ValueError(str(error)) from error
 
 
-def _filled(config: HeadConfig, weights: dict[str, Tensor], folder: Path) -> Head:
+def filled(config: HeadConfig, weights: dict[str, Tensor], folder: Path) -> Head:
+    """A head with these weights; CheckpointError where they do not fit its config."""
     with torch.device("meta"):  # no random weights: the file has all of them
         head = HEADS[config.kind](config)
     shape_of = {k: v.shape for k, v in head.state_dict().items()}

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from graft.kernels.beam_triton import Nodes, joined_pairs
 from graft.kernels.decoder_triton import add_norm, rotate, rotate_and_store
 from graft.kernels.level_attention_triton import PlacedLevel, attend
+from graft.models.heads.config import MTP
 from graft.models.heads.level_product import LevelProduct
 from graft.models.heads.runner import HeadRunner, Text, on
 
@@ -51,6 +52,10 @@ class FusedHead:
             self.cross_query = _product(head.cross_attn.q_proj)
             self.crossed = _product(head.cross_attn.o_proj, cut=True)
         self._pairs = runner.config.kind == "eagle3"
+        self._head_norms = None
+        if runner.config.head_norms:
+            norms = attention.q_norm, attention.k_norm
+            self._head_norms = tuple(each.weight.detach() for each in norms)
         positions = torch.arange(runner.model.context_length + AHEAD, device=runner.device)
         half = runner.config.head_size // 2
         with torch.inference_mode():
@@ -69,12 +74,25 @@ class FusedHead:
             return embeddings, add_norm(embeddings, None, *_norm(runner.head.input_layernorm))
         if self._pairs:
             return self._normed_pairs(embeddings, features, places)
+        if runner.config.kind == MTP:
+            return self._fused_norms(embeddings, features, places)
         if places is None:
             pairs = torch.cat([embeddings, features.to(embeddings.dtype)], -1)
         else:
             pairs = joined_pairs(embeddings, features, places)
         fused = self.fc(pairs)
         return fused, fused
+
+    def _fused_norms(
+        self, embeddings: Tensor, features: Tensor, places: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """An MTP layer's."""
+        head = self.runner.head
+        own = features.to(embeddings.dtype) if places is None else features[places]
+        tokens = add_norm(embeddings, None, *_norm(head.token_norm))
+        normed = add_norm(own.contiguous(), None, *_norm(head.feature_norm))
+        fused = self.fc(torch.cat([tokens, normed], -1))
+        return fused, add_norm(fused, None, *_norm(head.layer.input_layernorm))
 
     def _normed_pairs(
         self, embeddings: Tensor, features: Tensor, places: Tensor | None
@@ -109,8 +127,9 @@ class FusedHead:
         """Queries [N, H, D] of attention's inputs; keys and values are written to the rows."""
         qkv = self.qkv(normed)
         keys, values = self.runner.storage.kv[:, 0]
-        angles = self.cosine, self.sine
-        return rotate_and_store(qkv, positions, *angles, rows, keys, values, None, 0.0)
+        angles, norms = (self.cosine, self.sine), self._head_norms
+        epsilon = self.runner.config.epsilon
+        return rotate_and_store(qkv, positions, *angles, rows, keys, values, norms, epsilon)
 
 
 class FusedRound:
@@ -147,6 +166,9 @@ class FusedRound:
             change = self._cross(hidden, change, nodes)
         normed = add_norm(hidden, change, *_norm(block.post_attention_layernorm))
         change = fused.down(fused.gate_up(normed))
+        if runner.config.kind == MTP:
+            self._outputs = add_norm(hidden, change, *_norm(block.final_layernorm))
+            return self._outputs
         self._outputs, final = hidden, runner.head.norm
         if isinstance(final, nn.Identity):
             return hidden.add_(change.sum(0) if change.dim() > hidden.dim() else change)

@@ -11,7 +11,7 @@ from graft.models.checkpoints.fetch import fetch_head
 from graft.models.checkpoints.pretrained import HUB_ID
 
 IN_PACKAGE = Path(__file__).parents[2] / "heads"
-AUTO_HEAD = "auto"  # the head installed for the target, if there is one
+AUTO_HEAD = "auto"  # the head installed for the target or in its checkpoint, if there is one
 CONFIG = "config.json"
 
 
@@ -63,9 +63,10 @@ def named_head(option: str) -> str | None:
 
 
 def may_have_head(name: str | None) -> bool:
-    """Whether a head is named or installed; CheckpointError for a named one that does not exist."""
+    """Whether a head is named, or may be installed or in the model's checkpoint; CheckpointError
+    for a named one that does not exist."""
     if name is None or name == AUTO_HEAD:
-        return name is not None and bool(installed_heads())
+        return name is not None
     return head_folder(name).is_dir()
 
 

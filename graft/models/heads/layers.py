@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from graft.models.heads.config import HeadConfig
 from graft.models.heads.row_masks import Mask, masked_attention
-from graft.models.rope import rope_of, rotary_tables
+from graft.models.rope import PLAIN, rope_of, rotary_tables
 
 Rotary = tuple[Tensor, Tensor]  # cosine, sine [B, 1, T, D]
 
@@ -14,9 +14,9 @@ Rotary = tuple[Tensor, Tensor]  # cosine, sine [B, 1, T, D]
 class Norm(nn.Module):
     """Root-mean-square norm, computed in 32 bits."""
 
-    def __init__(self, config: HeadConfig) -> None:
+    def __init__(self, config: HeadConfig, size: int | None = None) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(config.hidden))
+        self.weight = nn.Parameter(torch.ones(size or config.hidden))
         self.epsilon = config.epsilon
 
     def forward(self, x: Tensor) -> Tensor:
@@ -47,15 +47,27 @@ class CrossAttention(nn.Module):
         width = layers * config.heads * config.head_size
         self.q_proj = nn.Linear(inputs or config.hidden, width, bias=config.attention_bias)
         self.o_proj = nn.Linear(width, config.hidden, bias=False)
+        self.q_norm: nn.Module = nn.Identity()
 
     def queries(self, x: Tensor, rotary: Rotary) -> Tensor:
         """[B, T, E] to rotated [B, H, T, D]."""
-        return rotate(self._split(self.q_proj(x)), rotary)
+        return rotate(self.q_norm(self._split(self.q_proj(x))), rotary)
 
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Mask) -> Tensor:
+    def attend(  # noqa: PLR0913
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Mask,
+        gate: Tensor | None = None,
+    ) -> Tensor:
         """[B, T, E] from keys and values [B, K, S, D]; zeros for a column that sees nothing."""
         keys, values = keys.to(queries.dtype), values.to(queries.dtype)
-        attended = masked_attention(queries, keys, values, mask)
+        return self.joined(masked_attention(queries, keys, values, mask), gate)
+
+    def joined(self, attended: Tensor, gate: Tensor | None = None) -> Tensor:
+        """[B, T, E]: the output projection of heads [B, H, T, D], times their gate if any."""
+        attended = attended if gate is None else attended * gate
         return self.o_proj(attended.transpose(1, 2).flatten(2))
 
     def _split(self, x: Tensor) -> Tensor:
@@ -70,10 +82,20 @@ class SelfAttention(CrossAttention):
         width, inputs = config.kv_heads * config.head_size, inputs or config.hidden
         self.k_proj = nn.Linear(inputs, width, bias=config.attention_bias)
         self.v_proj = nn.Linear(inputs, width, bias=config.attention_bias)
+        self.k_norm: nn.Module = nn.Identity()
+        if config.head_norms:
+            self.q_norm, self.k_norm = (Norm(config, config.head_size) for _ in range(2))
+        self.g_proj: nn.Linear | None = None
+        if config.gated:
+            self.g_proj = nn.Linear(inputs, config.heads * config.head_size, bias=False)
 
     def keys_values(self, x: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor]:
         """[B, T, E] to rotated keys and values [B, K, T, D]."""
-        return rotate(self._split(self.k_proj(x)), rotary), self._split(self.v_proj(x))
+        return rotate(self.k_norm(self._split(self.k_proj(x))), rotary), self._split(self.v_proj(x))
+
+    def gate(self, x: Tensor) -> Tensor | None:
+        """[B, H, T, D] of [B, T, E]; None for attention without a gate."""
+        return None if self.g_proj is None else self._split(self.g_proj(x)).sigmoid()
 
 
 class Positions(nn.Module):
@@ -81,7 +103,10 @@ class Positions(nn.Module):
 
     def __init__(self, config: HeadConfig) -> None:
         super().__init__()
-        rope = rope_of(config.rope, config.head_size, config.positions)
+        size = config.head_size
+        if config.rope.get("rope_type") == PLAIN:  # the share of others is in their parameters
+            size = int(size * config.rotary_share)
+        rope = rope_of(config.rope, size, config.positions)
         self.register_buffer("frequencies", rope.frequencies, persistent=False)
         self.scaling = rope.scaling
 
@@ -93,8 +118,11 @@ class Positions(nn.Module):
 
 
 def rotate(x: Tensor, rotary: Rotary) -> Tensor:
-    """[B, heads, T, D] rotated, in its own dtype."""
+    """[B, heads, T, D] rotated, in its own dtype; channels beyond the rotary's stay as they are."""
     cosine, sine = rotary
+    size = cosine.shape[-1]
+    if size < x.shape[-1]:
+        return torch.cat([rotate(x[..., :size], rotary), x[..., size:]], -1)
     first, second = x.chunk(2, -1)
     return (x * cosine + torch.cat([-second, first], -1) * sine).to(x.dtype)
 

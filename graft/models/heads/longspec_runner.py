@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from graft.models.heads.layers import Rotary, SelfAttention, reversed_blocks
-from graft.models.heads.runner import HeadRunner, Known, Memory, Text, joined
+from graft.models.heads.runner import HeadRunner, Known, Memory, Text
 from graft.models.language_model import LanguageModel
 from graft.models.longspec_head import LongSpecHead
 
@@ -59,7 +59,7 @@ class LongSpecRunner(HeadRunner):
         head, hidden = self.head, inputs + attended
         queries = head.cross_attn.queries(head.cross_layernorm(hidden), rotary)
         mixed, _ = known.target(queries)
-        hidden = hidden + joined(head.cross_attn, mixed.to(inputs.dtype))
+        hidden = hidden + head.cross_attn.joined(mixed.to(inputs.dtype))
         return hidden + head.mlp(head.post_attention_layernorm(hidden))
 
 

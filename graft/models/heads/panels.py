@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from graft.kernels.panels import COMPUTING
 from graft.kernels.tree_attention_panels import split_tree
@@ -22,23 +22,29 @@ _NONE = np.empty((1, 0), np.float32)
 
 
 class PanelLayer:
-    """EAGLE-2's layer with the weights packed for `run_layers`; there is no first norm."""
+    """The layer with the weights packed for `run_layers`; the final norm comes after it."""
 
     def __init__(self, layer: Eagle2Layer, config: HeadConfig) -> None:
         attention, mlp, self.config = layer.self_attn, layer.mlp, config
         heads = (attention.q_proj, attention.k_proj, attention.v_proj)
         biases = [each.bias.numpy() for each in heads if each.bias is not None]
+        norms = [_weight(attention.q_norm), _weight(attention.k_norm)]
         self._weights = (
-            _NONE, _stacked(*heads), np.concatenate(biases)[None] if biases else _NONE,
-            np.empty((1, 0, config.head_size), np.float32), _stacked(attention.o_proj),
-            layer.post_attention_layernorm.weight.detach().float().numpy()[None],
+            _weight(layer.input_layernorm), _stacked(*heads),
+            np.concatenate(biases)[None] if biases else _NONE,
+            np.stack(norms, 1) if config.head_norms else _NONE[..., None],
+            _stacked(attention.o_proj), _weight(layer.post_attention_layernorm),
             _stacked(mlp.gate_proj, mlp.up_proj), _stacked(mlp.down_proj),
             np.zeros(1, np.int64), (_NONE,) * 4,
         )  # fmt: skip
         sizes = (config.heads, config.kv_heads, config.head_size)
         numbers = (config.epsilon, config.head_size**-0.5)
         self._constants = np.array(sizes, np.int64), np.array(numbers, np.float32)
-        self._scratch, self._threads = Scratch(), use_threads()
+        self._scratch, self._threads, self.final_norm = (
+            Scratch(),
+            use_threads(),
+            layer.final_layernorm,
+        )
 
     def run(
         self,
@@ -59,6 +65,13 @@ class PanelLayer:
 def _stacked(*parts: PanelLinear) -> np.ndarray:
     """[1, panels, K, 16]: their outputs side by side."""
     return np.concatenate([part.panels for part in parts])[None]
+
+
+def _weight(norm: nn.Module) -> np.ndarray:
+    """[1, E], or nothing where there is no norm."""
+    if isinstance(norm, nn.Identity):
+        return _NONE
+    return norm.weight.detach().float().numpy()[None]
 
 
 class PanelRows:
@@ -136,7 +149,7 @@ class PanelRound:
         positions = np.repeat(self._roots + self._depth, width)
         where = (rows.ravel(), positions, self._rows.ancestors, *self._turned(width))
         self._layer.run(hidden, (storage.keys, storage.values), where, self._rows.plan())
-        self._outputs = torch.from_numpy(hidden).view(inputs.shape)
+        self._outputs = self._layer.final_norm(torch.from_numpy(hidden).view(inputs.shape))
         return self._outputs
 
     def _turned(self, width: int) -> list[np.ndarray]:

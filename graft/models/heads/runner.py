@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from graft.kernels.attention_parts import Part, attend_rows, merge_parts
 from graft.models.arena import ALIGN, Arena, Extent, Storage
 from graft.models.heads.files import Head
-from graft.models.heads.layers import CrossAttention, Rotary, SelfAttention, linear_of
+from graft.models.heads.layers import Rotary, SelfAttention, linear_of
 from graft.models.heads.panel_linear import PanelLinear, pack_linears
 from graft.models.language_model import LanguageModel
 from graft.models.storage import PanelStorage, RowStorage
@@ -237,7 +237,8 @@ class Round:
         queries = runner.attention.queries(normed, rotary)  # [B, H, W, D]
         own = self._known.own(queries, self._depth)
         mixed, _ = merge_parts([own, *self._tree.attend(queries, runner.scale)])
-        attended = joined(runner.attention, mixed.to(inputs.dtype))
+        attention = runner.attention
+        attended = attention.joined(mixed.to(inputs.dtype), attention.gate(normed))
         self._outputs = runner.finish(inputs, attended, rotary, self._known)
         return runner.head.norm(self._outputs)
 
@@ -264,11 +265,6 @@ class _TreeRows:
         if self._keys is None:
             return []
         return [attend_rows(query, self._keys, self._values, scale, self._seen)]
-
-
-def joined(attention: CrossAttention, attended: Tensor) -> Tensor:
-    """[B, W, E]: the output projection of heads [B, H, W, D]."""
-    return attention.o_proj(attended.transpose(1, 2).flatten(2))
 
 
 def chosen(rows: Tensor, above: Tensor) -> Tensor:

@@ -124,7 +124,7 @@ def test_eagle_tree_keeps_the_best_59_candidates_with_ties(vocabulary, levels):
     stub = Stub(vocabulary, levels=levels)
     beam, nodes = BEAMS["eagle2"]
     candidates = from_device(grow(StubRound(), SampledChildren(stub, [None]), beam))
-    state = built(candidates, nodes)
+    state = built(candidates, nodes)._states[0]
     totals = path_totals(candidates)
     best = np.sort(totals)[::-1][:nodes]
     assert len(state.tree) - 1 == min(nodes, len(totals))
@@ -139,9 +139,9 @@ def test_first_tokens_are_the_best_ten_whatever_the_tree_keeps():
     """RASD compares retrieved branches with the head's distribution, not with the cut tree."""
     stub = Stub(40)
     candidates = from_device(grow(StubRound(), SampledChildren(stub, [None]), BEAMS["eagle2"][0]))
-    state = built(candidates, 3)
-    assert state.first_tokens == stub.of(()).topk(10).indices.tolist()
-    assert len(state.tree) == 4
+    drafter = built(candidates, 3)
+    assert drafter.first_tokens(0) == stub.of(()).topk(10).indices.tolist()
+    assert len(drafter._states[0].tree) == 4
 
 
 def path_totals(candidates):
@@ -156,7 +156,7 @@ def built(candidates, nodes):
     drafter = HeadDrafter(head_of("eagle2"), BEAMS["eagle2"][0], nodes=nodes)
     drafter.start(DraftContext(0, PROMPT, [], tokens=[70]))
     drafter._build_tree(drafter._states[0], candidates, 0)
-    return drafter._states[0]
+    return drafter
 
 
 def head_of(kind, model=None, **more):

@@ -101,6 +101,7 @@ def test_drafts_from_buffers_equal_launched_drafts(kind, device, new_tokens):
     [
         ("longspec", {"cross_layers": 2}),
         ("eagle3", {"norm_before_residual": True, "own_output": False}),
+        ("mtp", {"attention_bias": True, "head_norms": True}),
     ],
 )
 @pytest.mark.slow

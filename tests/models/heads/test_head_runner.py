@@ -32,6 +32,8 @@ VARIANTS = {
     "longspec of two layers": {"window": WINDOW, "cross_layers": 2},
     "eagle3 with the target's output": {"own_output": False, "kv_heads": 2},
     "eagle3 with a normed residual": {"norm_before_residual": True},
+    "mtp with biases and head norms": {"attention_bias": True, "head_norms": True},
+    "mtp with a gate": {"gated": True, "head_norms": True, "rotary_share": 0.5},
 }
 
 
