@@ -132,10 +132,10 @@ def verify(forward: Forward, expected: Reference, kind: str, facts: Facts) -> No
         check(forward, expected, name=facts.name, dtype=facts.dtype)
         if facts.invariant and kind != "panels":
             check_invariant(forward, vocabulary=expected.vocabulary, name=facts.name)
-    except UnsupportedModelError:
+    except UnsupportedModelError as error:
         if kind != "hook":
-            text = "%s: the %s forward does not agree; using transformers' modules"
-            log.warning(text, facts.name, kind)
+            text = "%s: the %s forward is not used, transformers' modules are: %s"
+            log.warning(text, facts.name, kind, error)
         raise
 
 

@@ -140,7 +140,7 @@ def test_transformers_modules_replace_a_lean_forward_that_disagrees(monkeypatch,
 
     monkeypatch.setattr(forward_choice, "read_llama", misread)
     assert build_forward(network, name="odd")[1] == "hook"
-    assert "odd: the lean forward does not agree" in caplog.text
+    assert "odd: the lean forward is not used" in caplog.text
 
 
 @pytest.mark.parametrize("name", [*LLAMA_SHAPED, *HOOKED])

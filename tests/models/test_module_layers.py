@@ -16,6 +16,7 @@ from graft.models.probe import reference_logits
 from graft.tree.draft_tree import chain, from_paths, root_only
 
 pytest.importorskip("triton", reason="Triton is not installed")
+from graft.kernels import recurrent_triton  # noqa: E402
 from graft.models import replacements  # noqa: E402
 from graft.models.forward_graphed import GraphedForward  # noqa: E402
 from graft.models.module_layers import ModuleLayers  # noqa: E402
@@ -185,6 +186,20 @@ def test_layers_without_a_kernel_are_not_captured_and_it_is_said(name, caplog):
     assert build_forward(build(name), name="odd", kind="captured")[1] == "hook"
     assert "odd: steps are launched kernel by kernel" in caplog.text
     assert "its recurrent layers (" in caplog.text
+
+
+def test_a_kernel_that_cannot_be_compiled_is_no_reason_to_fail(caplog, monkeypatch):
+    class OutOfResources(Exception):
+        """As Triton's: no RuntimeError."""
+
+    def convolve(*_, **__):
+        raise OutOfResources("shared memory")
+
+    monkeypatch.setattr(recurrent_triton, "convolve", convolve)
+    forward, used = build_forward(build("lfm2"), name="lfm2", kind="captured")
+    assert used == "hook"
+    assert "OutOfResources: shared memory" in caplog.text
+    assert forward.storage.states
 
 
 @pytest.mark.slow
