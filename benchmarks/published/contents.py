@@ -48,9 +48,8 @@ SHORT = (
     """`auto` at temperature 1 is below plain on text that repeats nothing and in batches of equal
     lengths. On a GPU prefill trails vLLM from 8K on.""",
     """Speed-ups of RAPID, TriForce, MagicDec on the 1.5B and IDR2's prefill do not appear on a GPU,
-    nor gains in quality. EAGLE-3 stays below 2.0 of plain decoding, the 1.5B's LongSpec below 2.6
-    tokens per step. Queues of 16 and 64 lose with `auto` on smollm2, with drafts inside vLLM where
-    little is copied.""",
+    nor gains in quality. The 1.5B's LongSpec stays below 2.6 tokens per step. Queues of 16 and 64
+    lose with `auto` on smollm2, with drafts inside vLLM where little is copied.""",
 )
 
 

@@ -19,7 +19,7 @@ from benchmarks.published.figures import (
 )
 from benchmarks.published.page import Grid, Section, Table
 from graft.bench.result_file import Results
-from graft.bench.statistics import Estimate
+from graft.bench.statistics import Estimate, ratio
 
 Speedup = Callable[..., Estimate | None]
 NAMES = {
@@ -37,6 +37,14 @@ MODULES = {
     "gemma-3-4b": "Gemma 3 4B",
     "qwen3-30b-a3b": "Qwen3 30B-A3B",
     "gpt-oss-20b": "gpt-oss 20B in bf16",
+}
+
+
+# Of texts at a shape's price: little is copied, some, much.
+TEXTS = {
+    "free": ("mt_bench", "translation", "qa"),
+    "some": ("math_reasoning", "rag"),
+    "copied": ("summarization", "refactor"),
 }
 
 
@@ -73,6 +81,22 @@ def modules(results: Results) -> Grid:
         one = ", ".join([f"one step {ours[0]['ms_per_step']:.1f} ms", *before])
         parts.append(f"{name} {steps} ({one}), prefill {prefill}")
     return Grid(figures={"ratios": "; ".join(parts)})
+
+
+def experts(results: Results) -> Grid:
+    """Speed of presets against plain by what the texts are."""
+    figures = {}
+    for preset in ("auto", "copy"):
+        for kind, categories in TEXTS.items():
+            rows = [row for row in results.rows if row["category"] in categories]
+            plain, ours = (
+                {(row["suite"], row["number"]): row["decode_seconds"] for row in each}
+                for each in (select(rows, preset="plain"), select(rows, preset=preset))
+            )
+            found = ratio([*plain.values()], [ours[each] for each in plain])
+            figures[f"{preset}_{kind}"] = interval(found)
+            figures[kind] = str(len(plain))
+    return Grid(figures=figures)
 
 
 def quantised(results: Results) -> Grid:
@@ -322,6 +346,17 @@ SECTION = Section(
             """Random weights, bf16, steps in captured graphs against vLLM 0.24, 2,048 × 1 and × 16:
             {ratios}.""",
             modules,
+        ),
+        Table(
+            "experts",
+            "Drafts for a mixture of experts on an H200",
+            ["given_h200_bf16_moe"],
+            "benchmarks.decode.given_text run --shape qwen3-30b-a3b",
+            """Qwen3 30B-A3B, random weights, bf16, texts of Qwen2.5-Coder-1.5B made the likeliest,
+            decoding against plain with `auto` and `copy`: copied texts ({copied}) {auto_copied} and
+            {copy_copied}; documents, mathematics ({some}) {auto_some} and {copy_some}; free text
+            ({free}) {auto_free} and {copy_free}.""",
+            experts,
         ),
         Table(
             "quantised",

@@ -18,50 +18,59 @@ from graft.bench.result_file import Results
 K = 1024
 
 
-def large(kept: Results, earlier: Results) -> Grid:
-    """A row per preset, a column per suite; the last ones are of an earlier head."""
-    cells = [{"suite": name} for name in ("spec_bench", "humaneval", "squad")]
-    rows = [select(kept.rows, **cell) for cell in cells]
-    cells = [{"suite": "spec_bench", "temperature": 1}]
-    cells += [{"suite": name} for name in ("qmsum", "batch4", "batch8")]
-    rows += [select(earlier.rows, **cell) for cell in cells]
+def large(results: Results) -> Grid:
+    """A row per preset, a column per suite, temperature and batch."""
+    cells = [
+        {"suite": name, "temperature": temperature, "batch": batch}
+        for name, temperature, batch in (
+            ("spec_bench", 0, 1), ("humaneval", 0, 1), ("squad", 0, 1), ("qmsum", 0, 1),
+            ("spec_bench", 1, 1), ("humaneval", 1, 1), ("spec_bench", 0, 4), ("spec_bench", 0, 8),
+        )
+    ]  # fmt: skip
+    rows = [select(results.rows, **cell) for cell in cells]
     lines = [
         [f"`{variant}`", *(_speed(each, variant) for each in rows)]
-        for variant in ("eagle3", "head", "casd", "rasd-pld", "auto")
+        for variant in ("eagle3", "casd", "auto")
     ]
-    columns = ["preset", "Spec-Bench", "HumanEval", "SQuAD", "temperature 1 ¹", "QMSum, 13K ¹",
-               "Spec-Bench × 4 ¹", "× 8 ¹"]  # fmt: skip
-    counts = [len(select(each, variant="plain")) for each in rows[:5]]
+    columns = ["preset", "Spec-Bench", "HumanEval", "SQuAD", "QMSum, 12K", "Spec-Bench at 1",
+               "HumanEval at 1", "Spec-Bench × 4", "× 8"]  # fmt: skip
     alone = rows[0]
+    parts = (alone, select(alone, category="rag"), select(alone, category="summarization"))
     over = {
         name: " / ".join(
             number(decode_speedup(each, variant, "eagle3").mean)
-            for each in (alone, select(alone, category="rag"), rows[2], rows[4])
+            for each in (*parts, *rows[2:4])
+            if select(each, variant=variant)
         )
         for name, variant in (("casd", "casd"), ("rasd", "rasd-pld"))
     }
-    free = ", ".join(
-        f"{name} {number(decode_speedup(select(alone, category=name), 'auto').mean)}"
-        for name in ("mt_bench", "qa", "translation")
-    )
-    steps = [tokens_per_step(select(alone, variant=name)) for name in ("eagle3", "casd")]
+    categories = ("mt_bench", "qa", "translation", "math_reasoning")
+    by_category = {
+        f"{variant}_free": ", ".join(
+            number(decode_speedup(select(alone, category=name), variant).mean)
+            for name in categories
+        )
+        for variant in ("eagle3", "auto")
+    }
     figures = {
-        "counts": ", ".join(map(str, counts)),
-        "free": free,
+        "counts": ", ".join(str(len(select(each, variant="plain"))) for each in rows[:6]),
         "eagle3": number(decode_speedup(alone, "eagle3").mean),
-        "steps": span(steps),
+        "steps": span(
+            [tokens_per_step(select(alone, variant=name)) for name in ("eagle3", "casd")]
+        ),
+        **by_category,
         **over,
     }
     return Grid(columns, lines, figures)
 
 
 def small(results: Results) -> Grid:
-    """Figures of the text: speed and tokens per step, then tokens per step by context."""
+    """Figures of the text: speed and tokens per step."""
     rows = select(results.rows, suite="spec_bench", temperature=0, batch=1)
     presets = ("eagle2", "longspec", "casd", "rasd-pld", "auto")
     speeds = ", ".join(f"`{name}` {_speed(rows, name)}" for name in presets)
     steps = [tokens_per_step(select(rows, variant=name)) for name in ("eagle2", "longspec")]
-    return Grid(figures={**_by_context(results), "speeds": speeds, "steps": span(steps)})
+    return Grid(figures={"speeds": speeds, "steps": span(steps)})
 
 
 def _speed(rows: Sequence[Row], variant: str) -> str:
@@ -71,15 +80,16 @@ def _speed(rows: Sequence[Row], variant: str) -> str:
     return f"{interval(decode_speedup(rows, variant))}, {number(tokens_per_step(mine))}"
 
 
-def _by_context(results: Results) -> dict[str, str]:
-    """Tokens per step at 1K / 4K / 8K by suite and preset."""
+def by_context(results: Results) -> Grid:
+    """Figures of the text: tokens per step of LongSpec and its twin at each context."""
     figures = {}
-    for suite in ("qmsum", "leval"):
-        for variant in ("eagle2", "longspec", "rasd-pld"):
-            rows = select(results.rows, suite=suite, variant=variant)
-            found = [tokens_per_step(select(rows, context=n * K)) for n in (1, 4, 8)]
-            figures[f"{suite}_{variant}"] = " / ".join(number(each) for each in found if each)
-    return figures
+    for suite in dict.fromkeys(row["suite"] for row in results.rows):
+        rows = select(results.rows, suite=suite)
+        contexts = sorted({row["context"] for row in rows})
+        for name, variant in (("offset", "longspec"), ("plain", "plain positions")):
+            found = [select(rows, variant=variant, context=context) for context in contexts]
+            figures[f"{suite}_{name}"] = " / ".join(number(tokens_per_step(each)) for each in found)
+    return Grid(figures=figures)
 
 
 def costs(costs: Results, training: Results, at_length: Results) -> Grid:
@@ -102,8 +112,10 @@ def costs(costs: Results, training: Results, at_length: Results) -> Grid:
     for variant in ("eagle3", "longspec"):
         peaks = select(at_length.rows, variant=variant, part="memory")
         figures[f"{variant}_gb"] = " / ".join(number(row["peak_gb"], 1) for row in peaks)
-    held_out = [row["tokens_per_step"] for row in at_length.rows if "tokens_per_step" in row]
-    figures["longspec15"] = number(held_out[-1])
+    for variant in ("eagle3", "longspec", "twin"):
+        rows = select(at_length.rows, variant=variant, part="training")
+        held_out = [row["tokens_per_step"] for row in rows if "tokens_per_step" in row]
+        figures[f"{variant}_held_out"] = " to ".join(number(held_out[n]) for n in (0, -1))
     return Grid(figures=figures)
 
 
@@ -113,14 +125,26 @@ SECTION = Section(
         Table(
             "large",
             "EAGLE-3 at an 8B model's price",
-            ["decode_h200_bf16_grown_kept_head", "decode_h200_bf16_grown_vllm"],
-            "benchmarks decode --model GROWN --head HEAD",
+            ["decode_h200_bf16_grown_kept_head"],
+            "benchmarks.decode.cells run --model GROWN --head HEAD",
             """Decoding against plain, tokens per step; Qwen2.5-Coder-1.5B and the head in `heads/`
-            grown to 7.7B weights, bf16, {counts} prompts, 24 in batches. ¹ an earlier head of 1,700
-            steps, not 3,137. Of a round's 8.8 ms the GPU drafts 2.1, verifies 5.4. Against the
-            head alone on Spec-Bench / its RAG / SQuAD / QMSum ¹: `casd` {casd}, `rasd-pld` {rasd}.
-            `auto` without copies: {free}.""",
+            grown to 7.7B weights, bf16, {counts} prompts, 24 in batches; greedy or at temperature
+            1. Against `eagle3` on Spec-Bench / its RAG / its summaries / SQuAD / QMSum: `casd`
+            {casd}; on the first three `rasd-pld` {rasd}. On mt_bench, qa, translation and math
+            `eagle3` has {eagle3_free}, `auto` {auto_free}.""",
             large,
+        ),
+        Table(
+            "contexts",
+            "LongSpec by context",
+            ["decode_h200_bf16_qwen15_longspec"],
+            "benchmarks.decode.cells run --model MODEL --head HEAD",
+            """Tokens per step, Qwen2.5-Coder-1.5B, with anchor-offset and with plain positions,
+            trained on rows of 8K: QMSum at 4K / 8K / 16K / 24K {qmsum_offset} and {qmsum_plain};
+            government reports at 8K / 16K {leval_offset} and {leval_plain}; Multi-News at 4K
+            {multi_news_offset} and {multi_news_plain}; LongBench v2 at 31K {longbench_v2_offset}
+            and {longbench_v2_plain}.""",
+            by_context,
         ),
         Table(
             "heads",
@@ -128,9 +152,7 @@ SECTION = Section(
             ["decode_h200_bf16_heads"],
             "python -m benchmarks decode --suite SUITE --drafts plain,eagle2,longspec,casd,auto",
             """Decoding against plain, tokens per step, 18 prompts of Spec-Bench, bf16, 128 tokens:
-            {speeds}; a plain step is short. Tokens per step at 1K / 4K / 8K, three prompts each:
-            QMSum EAGLE-2 {qmsum_eagle2}, LongSpec {qmsum_longspec}, `rasd-pld` {qmsum_rasd-pld};
-            government reports {leval_eagle2}, {leval_longspec}, {leval_rasd-pld}.""",
+            {speeds}; a plain step is short.""",
             small,
         ),
         Table(
@@ -143,8 +165,9 @@ SECTION = Section(
             {longspec_steps}. EAGLE-2's KV cache takes {eagle2_128k} MB at 128K, LongSpec's
             {longspec_8k} MB at any length. Held-out tokens per step: EAGLE-2 {eagle2},
             {eagle2_own} on the target's answers; LongSpec {longspec1}, {longspec_long} over three
-            layers; for the 1.5B {longspec15} (3,520 answers). Training memory, 1.5B, rows of 8K /
-            16K / 32K: EAGLE-3 {eagle3_gb} GB, LongSpec {longspec_gb} GB.""",
+            layers. For the 1.5B, in 5.5 minutes side by side: EAGLE-3 {eagle3_held_out} (1,280 more
+            steps), LongSpec {longspec_held_out} (541 steps), its twin {twin_held_out}. Training
+            memory, 1.5B, rows of 8K / 16K / 32K: {eagle3_gb} and {longspec_gb} GB.""",
             costs,
         ),
     ],

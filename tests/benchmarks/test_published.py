@@ -32,7 +32,7 @@ def row(variant, prompt, seconds, **fields):
 def test_committed_page_is_what_the_command_writes_and_short():
     committed = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     assert committed == page()
-    assert len(committed.splitlines()) <= 250
+    assert len(committed.splitlines()) <= 255
 
 
 def test_every_file_of_results_is_in_a_table():

@@ -35,7 +35,7 @@ def model_of(name: str, dtype: torch.dtype, kind: str = "captured") -> LanguageM
     forward, used = build_forward(network.cuda(), name=name, dtype=dtype, kind=kind)
     assert used == kind
     model = LanguageModel(forward, vocabulary=VOCABULARY, context_length=4096, chunk=1024)
-    model.arena.hold(8192)
+    model.arena.hold(12_288)
     return model
 
 
