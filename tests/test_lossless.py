@@ -180,7 +180,8 @@ def some_heads():
     options = ["greedy", "temperature", "everything"]
     cases = list(product(HEADS, [*options, "filters", "repetition"], HEAD_PRESETS))
     kinds = ["eagle2", "eagle3", "longspec", "mtp"]
-    chosen = {*product(kinds, ["greedy", "temperature"], HEAD_PRESETS)}
+    chosen = {*product(kinds, ["greedy"], HEAD_PRESETS)}
+    chosen |= {*product(["eagle2", "longspec"], ["temperature"], HEAD_PRESETS)}
     chosen |= {*product(HEADS, ["greedy", "temperature"], ["paper", "head"])}
     chosen |= {*product(["eagle2", "longspec"], ["everything"], ["paper"])}
     return daily(cases, *chosen)

@@ -1,13 +1,17 @@
 """MTP layers in checkpoints: read in each layout, run as a plain version runs them, or refused."""
 
+from itertools import product
+
 import pytest
 import torch
+from daily import daily
 from safetensors.torch import load_file, save_file
 from tiny import save_tiny
 from tiny_mtp import LAYOUTS, PREFIX, WEIGHTS, PlainLayer, save_mtp
 
 import graft
 from graft.errors import CheckpointError, InputError, UnsupportedModelError
+from graft.models import forward_choice
 from graft.models.heads.load import find_heads, load_head
 from graft.models.heads.runner import Text
 from graft.models.load import load_model, read_config
@@ -41,8 +45,12 @@ def engine(folder):
     return load(folder, draft="mtp")
 
 
-@pytest.mark.parametrize("kind", SETTINGS)
-@pytest.mark.parametrize("draft", ["mtp", "head", "auto", "casd", "rasd-pld", "mtp+copy"])
+CASES = [*product(["mtp", "head", "auto", "casd", "rasd-pld", "mtp+copy"], SETTINGS)]
+
+
+@pytest.mark.parametrize(
+    ("draft", "kind"), daily(CASES, ("mtp", "greedy"), ("mtp", "sampled"), ("auto", "greedy"))
+)
 def test_an_mtp_layer_never_changes_the_output(engine, draft, kind):
     prompt, params = "the end and the answer", SETTINGS[kind]
     plain = engine.generate(prompt, params, draft="plain")
@@ -55,8 +63,9 @@ def test_an_mtp_layer_never_changes_the_output(engine, draft, kind):
 
 
 @torch.no_grad()
-def test_drafts_are_those_of_the_plain_layer(layout, tmp_path):
+def test_drafts_are_those_of_the_plain_layer(layout, tmp_path, monkeypatch):
     """Random weights; features of the target up to the last token, then the layer's own."""
+    monkeypatch.setattr(forward_choice, "panels_are_faster", lambda config, dtype: True)
     folder = save_mtp(tmp_path, layout, knows=False)
     target = load_model(str(folder), dtype="fp32", device="cpu")
     assert (target.forward_name == "panels") == (layout != "qwen3.5")
