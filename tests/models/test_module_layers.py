@@ -67,7 +67,7 @@ CALLS = {  # of Triton kernels in a layer, and of torch's functions that launch 
 }
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", daily(CALLS, "gemma3", "gpt-oss", "cohere", "phi3"))
 def test_kernels_replace_what_they_compute(name, monkeypatch):
     """Cohere has a layer norm and turns neighbours: both stay as they are."""
     called = set()

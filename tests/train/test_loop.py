@@ -99,6 +99,7 @@ def test_a_resumed_run_gives_the_same_bits(settings, kind, micro_batch, layers):
         assert torch.equal(ours[name], value), name
 
 
+@pytest.mark.slow
 def test_micro_batches_add_up_to_the_batch(settings):
     whole = replace(settings, noise=0.0, steps=3)
     parts = replace(whole, micro_batch=1, out=settings.out.with_name("parts"))
@@ -208,6 +209,7 @@ def test_a_checkpoint_older_than_an_option_resumes(settings, monkeypatch):
         train(replace(longer, cross_layers=2), silent)
 
 
+@pytest.mark.slow
 def test_a_head_of_one_cross_layer_can_be_widened_to_two(settings):
     first = replace(settings, kind="longspec", steps=6)
     train(first, silent)
@@ -272,6 +274,7 @@ def test_too_little_data_is_an_error_of_one_line(settings, tmp_path):
         train(replace(settings, data=("no.txt",)), silent)
 
 
+@pytest.mark.slow
 def test_minutes_end_a_run_too(settings):
     assert train(replace(settings, steps=0, minutes=0.02), silent)
     assert read_notes(settings.work / "log.jsonl")[-1]["learning_rate"] == 0
