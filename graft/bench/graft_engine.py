@@ -11,6 +11,7 @@ from typing import Any
 from graft import Engine, Request, Result, SamplingParams
 from graft.bench.about import versions
 from graft.decode.stats import Stats
+from graft.models.heads.config import KINDS
 
 
 class GraftEngine:
@@ -118,9 +119,7 @@ def _settings(engine: Engine) -> dict[str, Any]:
         "context_length": engine.context_length,
         "stretched": engine.loaded.stretched is not None,
         "max_batch": engine.max_batch,
-        "heads": [
-            name for name in ("eagle3", "eagle2", "longspec", "mtp") if name in engine.presets
-        ],
+        "heads": [name for name in KINDS if name in engine.presets],
         "costs": engine.loop.costs.as_dict(),
         "paced": not costs_are_given(),
     }

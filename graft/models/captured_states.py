@@ -5,7 +5,7 @@ from transformers.activations import ACT2FN
 
 from graft.kernels import recurrent_triton
 from graft.models.device_step import DeviceStep
-from graft.models.recurrent import Scan
+from graft.models.recurrent import Convolution, Scan
 from graft.models.state_storage import StateStorage
 
 SILU = ("silu", "swish")
@@ -18,15 +18,9 @@ class CapturedStates:
         self._storage = storage
         self._tables = (step.links, step.walks, step.sequences)
 
-    def convolve(
-        self,
-        state: int,
-        inputs: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        activation: str | None,
-    ) -> Tensor:
+    def convolve(self, state: int, inputs: Tensor, convolution: Convolution) -> Tensor:
         """See RecurrentStep."""
+        weight, bias, activation = convolution
         states, silu = self._storage.states[state], activation in SILU
         convolved = recurrent_triton.convolve(
             inputs, weight, bias, states, self._tables[0], silu=silu

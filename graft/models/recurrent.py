@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import FunctionType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,14 @@ from graft.errors import UnsupportedModelError
 
 CONVOLUTION = "causal_conv1d_fn"
 Advance = Callable[[list[Tensor], Tensor], tuple[Tensor, Tensor]]  # inputs, state -> output, state
+
+
+class Convolution(NamedTuple):
+    """A layer's causal convolution with `weight` [C, W], plus the bias [C], then the activation."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+    activation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +48,9 @@ class Scan:
 class RecurrentStep(Protocol):
     """A step whose nodes continue the states of their parents."""
 
-    def convolve(
-        self,
-        state: int,
-        inputs: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        activation: str | None,
-    ) -> Tensor:
-        """[C, N]: causal convolution with `weight` [C, W] over inputs [C, N] along each node's
-        path, plus the bias [C], then the activation; `state` is the place of its states."""
+    def convolve(self, state: int, inputs: Tensor, convolution: Convolution) -> Tensor:
+        """[C, N]: the convolution over inputs [C, N] along each node's path; `state` is the place
+        of its states."""
 
     def scan(self, state: int, inputs: list[Tensor], scan: Scan) -> Tensor:
         """[1, N, ...]: outputs of the nodes; `inputs` [1, N, ...] each."""
@@ -156,7 +157,8 @@ class RecurrentLayers:
     ) -> Tensor:
         """The layer's causal convolution [1, C, N] of inputs [1, C, N] along the paths of trees."""
         assert self._step is not None
-        return self._step.convolve(state, inputs[0], weight, bias, activation)[None]
+        convolution = Convolution(weight, bias, activation)
+        return self._step.convolve(state, inputs[0], convolution)[None]
 
     def _scan(self, state: int, inputs: list[Tensor], scan: Scan) -> Tensor:
         assert self._step is not None

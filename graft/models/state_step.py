@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers.activations import ACT2FN
 
 from graft.kernels.tree_layout import TreeLayout
-from graft.models.recurrent import Scan
+from graft.models.recurrent import Convolution, Scan
 from graft.models.state_storage import StateStorage
 from graft.sampling import upload
 
@@ -45,15 +45,9 @@ class StateStep:
         self._kept, self._kept_slots = self._on_device(kept), self._on_device(slots[kept])
         self._windows: dict[int, Tensor] = {}  # by width
 
-    def convolve(
-        self,
-        state: int,
-        inputs: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        activation: str | None,
-    ) -> Tensor:
+    def convolve(self, state: int, inputs: Tensor, convolution: Convolution) -> Tensor:
         """See RecurrentStep. Rounded as transformers rounds."""
+        weight, bias, activation = convolution
         states = self._storage.states[state]  # [slots, C, W - 1]
         before = states[self._before].to(inputs.dtype)
         columns = torch.cat([before.transpose(0, 1).flatten(1), inputs], 1)

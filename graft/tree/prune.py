@@ -26,10 +26,10 @@ def best_first(tree: DraftTree) -> list[int]:
 
 def keep(tree: DraftTree, nodes: list[int]) -> DraftTree:
     """The tree of these nodes only; they must include the root and all their parents."""
-    return _keep(tree, np.array(sorted(nodes)))
+    return keep_ascending(tree, np.array(sorted(nodes)))
 
 
-def _keep(tree: DraftTree, chosen: np.ndarray) -> DraftTree:
+def keep_ascending(tree: DraftTree, chosen: np.ndarray) -> DraftTree:
     """See `keep`; nodes in ascending order."""
     place = np.full(len(tree) + 1, -1, np.int32)  # the root's parent -1 maps to the last entry
     place[chosen] = np.arange(len(chosen))
@@ -49,7 +49,7 @@ def strongest(tree: DraftTree, count: int) -> DraftTree:
     score 0, for trees in which no score is above its parent's."""
     if len(tree) <= count + 1:
         return tree
-    return _keep(tree, strongest_nodes(tree.scores, count))
+    return keep_ascending(tree, strongest_nodes(tree.scores, count))
 
 
 def starting_with(tree: DraftTree, tokens: Iterable[int]) -> DraftTree:

@@ -32,6 +32,7 @@ from graft.models.language_model import TargetStep
 from graft.models.step_costs import StepCosts
 from graft.models.storage import RowStorage
 from graft.tree.draft_tree import DraftTree, root_only
+from graft.tree.prune import keep_ascending
 from graft.tree.relations import path_products, strongest_nodes
 
 SOURCE = "head"
@@ -261,16 +262,10 @@ class HeadDrafter:
         factors = np.where(probs > 0, acceptance, 0.0)
         scores = path_products(parents, factors).astype(np.float32)
         kept = strongest_nodes(scores, self._nodes)
-        places = np.zeros(len(parents), np.int32)
-        places[kept] = np.arange(len(kept))
-        tokens[0] = each.context.root
-        each.tree = DraftTree(
-            tokens[kept],
-            np.where(kept > 0, places[parents[kept]], -1).astype(np.int32),
-            scores[kept],
-            (kept > 0).astype(np.int16),
-            ("", SOURCE),
-        )
+        sources = np.ones(len(probs), np.int16)
+        tokens[0], sources[0] = each.context.root, 0
+        whole = DraftTree(tokens, parents, scores, sources, ("", SOURCE))
+        each.tree = keep_ascending(whole, kept)
         each.token_probs = probs[kept].tolist()
         first = np.flatnonzero((parents == 0) & (probs > 0))
         each.first = tokens[first], probs[first]

@@ -9,9 +9,8 @@ from graft.models.checkpoints.pretrained import Checkpoint
 if TYPE_CHECKING:
     from transformers import LlamaConfig, PretrainedConfig
 
-TRAINED = ("eagle3", "eagle2", "longspec")  # by `graft train`
-MTP = "mtp"  # comes with its target's checkpoint
-KINDS = (*TRAINED, MTP)  # a target's default is its first
+MTP = "mtp"  # comes with its target's checkpoint, the others from `graft train`
+KINDS = ("eagle3", "eagle2", "longspec", MTP)  # a target's default is its first
 WINDOW = 512  # LongSpec's
 BIASED = {"qwen2"}  # model types whose queries, keys and values have biases without saying so
 

@@ -40,11 +40,8 @@ class PanelLayer:
         sizes = (config.heads, config.kv_heads, config.head_size)
         numbers = (config.epsilon, config.head_size**-0.5)
         self._constants = np.array(sizes, np.int64), np.array(numbers, np.float32)
-        self._scratch, self._threads, self.final_norm = (
-            Scratch(),
-            use_threads(),
-            layer.final_layernorm,
-        )
+        self._scratch, self._threads = Scratch(), use_threads()
+        self.final_norm = layer.final_layernorm
 
     def run(
         self,
