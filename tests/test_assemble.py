@@ -19,11 +19,11 @@ from graft.assemble.presets import HEAD, MODEL, NETWORK, TARGET, TOKENIZER, pres
 from graft.errors import CheckpointError, InputError
 from graft.home import home
 from graft.models.checkpoints.pretrained import locate
-from graft.models.heads.config import TRAINED
 from graft.models.heads.files import write_head
 from graft.models.heads.load import load_head
 from graft.models.language_model import LanguageModel
 from graft.sampling import SamplingParams
+from graft.train.settings import KINDS
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def heads(target, tmp_path_factory):
     """A head of each kind for the target, by its kind."""
     checkpoint, network = locate(str(target)), tiny_network()
     folders = {}
-    for kind in TRAINED:
+    for kind in KINDS:
         made = tiny_head(kind, network, draft_vocabulary=90)
         made.config = replace(made.config, fingerprint=checkpoint.fingerprint)
         folders[kind] = tmp_path_factory.mktemp("heads") / kind
@@ -113,7 +113,7 @@ def heads(target, tmp_path_factory):
     return folders
 
 
-@pytest.mark.parametrize("kind", TRAINED)
+@pytest.mark.parametrize("kind", KINDS)
 def test_head_adds_its_presets(target, heads, kind):
     engine = load(target, head=str(heads[kind]), draft=f"{kind}+copy")
     alone = [*presets_of(), *presets_of(TOKENIZER), *presets_of(TARGET)]
@@ -131,7 +131,7 @@ def test_installed_heads_are_found_by_the_weights_they_were_trained_for(target, 
     broken = home() / "heads" / "broken"
     broken.mkdir()
     (broken / "config.json").write_text("{")
-    assert {*TRAINED, "head"} <= set(load(target).presets)
+    assert {*KINDS, "head"} <= set(load(target).presets)
     assert "head" not in load(target, head=None).presets
 
 

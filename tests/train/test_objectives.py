@@ -12,7 +12,7 @@ from torch.autograd.graph import saved_tensors_hooks as hooks
 
 from graft.errors import UnsupportedModelError
 from graft.models.checkpoints.pretrained import Checkpoint
-from graft.models.heads.config import TRAINED, head_config
+from graft.models.heads.config import head_config
 from graft.models.heads.files import HEADS
 from graft.models.heads.row_masks import FAR, row_mask, shift_mask, window_mask
 from graft.train.batches import anchor_offset, batch_of
@@ -21,6 +21,7 @@ from graft.train.kept import KeptOutputs
 from graft.train.losses import CHUNK, OutputLayer, Supervision, cross_entropy
 from graft.train.objectives import OBJECTIVES, Outcome, chains, counted_tokens
 from graft.train.packing import pack
+from graft.train.settings import KINDS
 from graft.train.start import init_from_target, init_random, widen
 from graft.train.target import Target
 
@@ -171,7 +172,7 @@ def made(kind, model, settings, **more):
     return head, OBJECTIVES[kind](model, head, replace(settings, kind=kind))
 
 
-every_kind = pytest.mark.parametrize("kind", TRAINED)
+every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 @every_kind
@@ -285,7 +286,7 @@ def test_eagle_positions_are_shifted_if_requested(settings, monkeypatch):
         assert torch.equal(given[0][:, :4], batch.places[:, :4])
 
 
-@pytest.mark.parametrize("kind", TRAINED)
+@pytest.mark.parametrize("kind", KINDS)
 def test_kept_outputs_are_those_of_the_target(settings, kind, monkeypatch):
     """Epochs in other orders; the last store has space for three of four rows."""
     rows, passes, run = rows_of(32, 32, 32, 20, 12), [], Target._run

@@ -11,8 +11,9 @@ from transformers import Qwen2Config
 
 from graft.errors import CheckpointError
 from graft.models.checkpoints.pretrained import Checkpoint
-from graft.models.heads.config import TRAINED, head_config
+from graft.models.heads.config import head_config
 from graft.models.heads.files import HEADS, read_head, write_head
+from graft.train.settings import KINDS
 
 CHECKPOINT = Checkpoint("tiny", Path("nowhere"), "0123456789abcdef")
 TARGET = tiny_network().config
@@ -63,7 +64,7 @@ def test_halves_are_halves(tmp_path):
     assert read.d2t.dtype == torch.int64
 
 
-@pytest.mark.parametrize("kind", TRAINED)
+@pytest.mark.parametrize("kind", KINDS)
 def test_eight_bits_round_every_output_channel_by_its_own_scale(tmp_path, kind):
     head = made(kind)
     for weight in head.parameters():
