@@ -83,19 +83,18 @@ def load_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     for name in options:
         if name in SET_OTHERWISE or name not in inspect.signature(load).parameters:
             raise InputError(f"--load-options has {name!r}, which graft.load does not take here")
-    return {name: _argument(name, value) for name, value in options.items()}
+    return {name: argument(name, value) for name, value in options.items()}
 
 
-def _argument(name: str, value: Any) -> Any:  # noqa: ANN401
+def argument(name: str, value: Any) -> Any:  # noqa: ANN401
+    """What graft.load or a request takes for a value of JSON; InputError for wrong fields."""
     if name not in OBJECTS or (name == "pool" and not isinstance(value, dict)):
         return value  # a pool may also be true or a folder
     try:
         return OBJECTS[name](**value)
     except TypeError:  # no object, an unknown key, or a text where a number belongs
         known = ", ".join(each.name for each in fields(OBJECTS[name]))
-        raise InputError(
-            f"--load-options: {name!r} takes an object of {known}, not {json.dumps(value)}"
-        ) from None
+        raise InputError(f"{name!r} takes an object of {known}, not {json.dumps(value)}") from None
 
 
 def _text(value: Any) -> str:  # noqa: ANN401

@@ -4,8 +4,12 @@ PRESET@VERIFIER or PRESET@VERIFIER:ETA loads the preset with that verifier, as i
 `rapid@rapid:20`; PRESET@RATE dials the acceptance rate (`dial.py`), PRESET-unrelated retrieves from
 another document (`unrelated.py`). `rag` decodes plainly from a prompt that retrieval has shortened
 (RAPID's row "RAG", the alternative to a long context), `rag+copy` drafts from it too.
+
+Behind a question mark come numbers of the request, so that one load measures them all:
+`rapid?draft_tokens=4&retrieved=2048`, `casd?casd.length=4`.
 """
 
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.decode.dial import AnswerKey, answer_key, dialled_drafter, rate_of
 from benchmarks.decode.unrelated import SUFFIX, related, unrelated_drafter
 from benchmarks.likelihood import log_likelihood
+from benchmarks.settings import argument
 from graft.assemble.presets import VERIFIERS
 from graft.bench.decoding import INEXACT
 from graft.bench.graft_engine import GraftEngine
@@ -27,10 +32,15 @@ if TYPE_CHECKING:
 
 RAG = "rag"
 WALK = "walk"
+OPTIONS = ("draft_tokens", "confidence", "retrieved", "rasd", "casd", "shift")
 
 
 def graft_variant(name: str) -> Variant:
     """A variant by its name; those with the same verifier share an engine."""
+    name, _, numbers = name.partition("?")
+    if numbers:
+        options = request_options(numbers)
+        return replace(graft_variant(name), name=f"{name}?{numbers}", options=options)
     method, _, rule = name.partition("@")
     if rate_of(name) is not None:
         if shortens(method):
@@ -49,6 +59,25 @@ def graft_variant(name: str) -> Variant:
     if shortens(method):
         found = replace(found, exactness=INEXACT)
     return found if verifier == WALK else replace(found, engine=f"{GRAFT}@{rule}")
+
+
+def request_options(numbers: str) -> dict[str, Any]:
+    """The options of a request from `draft_tokens=4&casd.length=16`."""
+    found: dict[str, Any] = {}
+    for part in numbers.split("&"):
+        key, _, given = part.partition("=")
+        name, _, inner = key.partition(".")
+        try:
+            value = json.loads(given)
+        except ValueError:
+            value = given  # such as a named budget
+        if name not in OPTIONS:
+            raise InputError(f"{key!r} is no number of a request; known are {', '.join(OPTIONS)}")
+        if inner:
+            found.setdefault(name, {})[inner] = value
+        else:
+            found[name] = value
+    return {name: argument(name, value) for name, value in found.items()}
 
 
 def shortens(method: str) -> bool:
@@ -94,10 +123,13 @@ class SuiteEngine(GraftEngine):
         method = request["method"]
         if not shortens(method):
             return self._answer(request)
+        options = dict(request.get("options", {}))
+        budget = options.pop("retrieved", None)
         start = time.perf_counter()
-        prompts = [self._short(prompt) for prompt in request["prompts"]]
+        prompts = [self._short(prompt, budget) for prompt in request["prompts"]]
         seconds = time.perf_counter() - start
-        answer = self._answer(request | {"prompts": prompts, "method": preset_of(method)})
+        short = {"prompts": prompts, "method": preset_of(method), "options": options}
+        answer = self._answer(request | short)
         for name in ("prefill_seconds", "total_seconds"):
             if answer.get(name) is not None:
                 answer[name] += seconds
@@ -126,7 +158,7 @@ class SuiteEngine(GraftEngine):
             made = self.engine.exclusive(lambda: dialled_drafter(name, drafters, self._answers))
             drafters[name] = made
         if any(self._max_tokens.get(key, 0) < request["max_tokens"] for key in _keys(request)):
-            plain = {**request, "method": "plain"}
+            plain = {**request, "method": "plain", "options": {}}
             self._keep(plain, super().ask(plain))
 
     def _prepare_unrelated(self, name: str) -> None:
@@ -147,11 +179,11 @@ class SuiteEngine(GraftEngine):
         steps = 1 if request["method"] == "plain" else 3 + chunks
         return {**request, "max_tokens": min(steps, request["max_tokens"])}
 
-    def _short(self, prompt: Sequence[int]) -> list[int]:
+    def _short(self, prompt: Sequence[int], budget: int | str | None) -> list[int]:
         """The shortened prompt; a short prompt stays as it is."""
         if self._shorten is None:
             raise InputError("rag needs a model with a fast tokenizer")
-        found = self._shorten(prompt, [(0, len(prompt))], None)
+        found = self._shorten(prompt, [(0, len(prompt))], budget)
         return list(prompt if found is None else found)
 
 

@@ -10,12 +10,13 @@ from typing import Any
 
 from graft import Engine, Request, Result, SamplingParams
 from graft.bench.about import versions
+from graft.decode.request import StopWhen
 from graft.decode.stats import Stats
 from graft.models.heads.config import KINDS
 
 
 class GraftEngine:
-    """Answers requests; `method` is the draft preset."""
+    """Answers requests; `method` is the draft preset, `options` are more fields of a Request."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -40,9 +41,7 @@ class GraftEngine:
 
     def _stream(self, request: dict[str, Any]) -> tuple[list[Result], dict[str, Any]]:
         start = time.perf_counter()
-        stream = self.engine.stream(
-            request["prompts"][0], _params(request, 0), draft=request["method"]
-        )
+        stream = self.engine.submit(_request(request, 0))
         first_at = None
         for _ in stream:
             first_at = first_at or time.perf_counter()
@@ -55,13 +54,8 @@ class GraftEngine:
         all of the time counts as decoding."""
         clock = _FirstTokens(len(request["prompts"]))
         batch = [
-            Request(
-                prompt,
-                _params(request, place),
-                draft=request["method"],
-                stop_when=clock.watch(place),
-            )
-            for place, prompt in enumerate(request["prompts"])
+            _request(request, place, stop_when=clock.watch(place))
+            for place in range(len(request["prompts"]))
         ]
         start = time.perf_counter()
         results = self.engine.generate(batch)
@@ -98,14 +92,17 @@ class _FirstTokens:
         return seen
 
 
-def _params(request: dict[str, Any], place: int) -> SamplingParams:
-    return SamplingParams(
+def _request(request: dict[str, Any], place: int, **more: StopWhen) -> Request:
+    """What the engine gets for one of the prompts."""
+    params = SamplingParams(
         temperature=request["temperature"],
         max_tokens=request["max_tokens"],
         stop_token_ids=tuple(request["end_tokens"]),
         ignore_eos=not request["end_tokens"],
         seed=request["seeds"][place],
     )
+    options = {**request.get("options", {}), **more}
+    return Request(request["prompts"][place], params, draft=request["method"], **options)
 
 
 def _settings(engine: Engine) -> dict[str, Any]:

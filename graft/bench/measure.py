@@ -138,6 +138,7 @@ class Loop:
             "max_tokens": self.max_tokens,
             "end_tokens": list(self.end_tokens),
             "method": measurement.variant.method,
+            "options": measurement.variant.options,
             "temperature": measurement.temperature,
             "seeds": [each.id for each in measurement.prompts],
         }
@@ -158,7 +159,7 @@ class Loop:
 
     def _timed(self, measurement: Measurement) -> Row:
         backend, request = self.started(measurement.variant), self.request(measurement)
-        kind = measurement.variant.method, len(measurement.prompts), measurement.temperature > 0
+        kind = measurement.variant.name, len(measurement.prompts), measurement.temperature > 0
         if kind not in backend.warm:
             self.progress.show(f"{measurement.variant.name}: warm-up")
             short = [tokens[-WARM_UP_PROMPT:] for tokens in request["prompts"]]

@@ -1,6 +1,8 @@
 """What can be measured: draft presets of Graft, and other engines in environments of their own."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from graft.bench.decoding import INEXACT, OTHER_ENGINE, PLAIN, SAME_DISTRIBUTION, SAME_TEXT
 from graft.errors import InputError
@@ -11,7 +13,7 @@ EXACTNESS = {"walk": SAME_TEXT, "rejection": SAME_DISTRIBUTION}  # by verifier; 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """`engine` names the worker, `method` its way of decoding."""
+    """`engine` names the worker, `method` its way of decoding, `options` those of its requests."""
 
     name: str
     engine: str
@@ -20,6 +22,7 @@ class Variant:
     per_request: bool = True  # the method may change from one request to the next
     batches: bool = True  # the engine takes several prompts at once
     exactness: str = OTHER_ENGINE
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def process(self) -> str:
