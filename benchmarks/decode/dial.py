@@ -21,7 +21,7 @@ from random import Random
 from graft.assemble.drafters import Drafters, make_drafter
 from graft.assemble.presets import NETWORK, presets_of, runs_network
 from graft.draft.combined import Combined, within_cost
-from graft.draft.drafter import Budget, DraftContext, Drafter
+from graft.draft.drafter import Budget, DraftContext, Drafter, options_of
 from graft.errors import InputError
 from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import DraftTree, with_depths
@@ -84,6 +84,7 @@ class Dialled:
         learns: bool,
     ) -> None:
         self._drafter, self._rate, self._all, self._learns = drafter, rate, answers, learns
+        self.options = options_of(drafter)
         self._answers: dict[int, list[int]] = {}
         self._observed: dict[int, list[int]] = {}
 

@@ -20,6 +20,7 @@ from graft.bench.result_file import ResultFile, Row, new_header, now, output_has
 from graft.decode.engine import Engine
 from graft.errors import GraftError
 from graft.machine import usable_cores
+from graft.models.heads.installed import named_head
 from graft.rag.answer import Answer, Round
 from graft.rag.corpus import Bm25Corpus
 from graft.rag.document_cache import DocumentCache, KindStatistics
@@ -91,7 +92,7 @@ def _load(settings: RagSettings) -> Engine:
     return graft.load(
         settings.model,
         draft_model=settings.draft_model,
-        head=settings.head,
+        head=named_head(settings.head),
         dtype=settings.dtype,
         device=settings.device,
         context_length=settings.context_length,

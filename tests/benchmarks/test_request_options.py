@@ -27,6 +27,8 @@ def test_numbers_reach_the_drafter_and_the_text_stays():
     assert max(map(int, whole["accepted_by_position"])) > 2
     assert max(map(int, short["accepted_by_position"])) == 2
     assert max(map(int, dialled["accepted_by_position"])) == 2
+    confident = answer("sd?confidence=1.0", engine), answer("sd@0.9?confidence=1.0", engine)
+    assert all(each["drafted"] < whole["drafted"] / 2 for each in confident)
     with pytest.raises(InputError, match="casd needs"):
         answer("sd?casd.length=4", engine)
 
