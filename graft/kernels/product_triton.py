@@ -259,7 +259,7 @@ def _product(
     x_at = x + row[:, None].to(tl.int64) * depth + first
     # Outputs beyond the last read the last one and are not stored.
     weight_at = weight + tl.minimum(output, outputs - 1).to(tl.int64)[:, None] * depth + first
-    up_at = weight_at + outputs.to(tl.int64) * depth
+    up_at = weight_at + tl.cast(outputs, tl.int64) * depth  # an argument of 1 is a plain int
     if PDL and PREFETCHED:
         _prefetch(weight_at, ELEMENTS)
         if GATED:

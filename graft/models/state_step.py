@@ -76,7 +76,7 @@ class StateStep:
             nonlocal output
             if output is None:
                 output = part.new_empty(self._nodes, *part.shape[1:])
-            output[where] = part
+            output[where] = part.to(output.dtype)
 
         for slot, pieces in self._chunks:
             reached = states[slot : slot + 1]
