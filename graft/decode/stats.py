@@ -17,12 +17,13 @@ clock = time.perf_counter  # the only clock of the engine
 class Stats:
     """Counts and times of one answer. A step is one target forward after the prefill.
 
-    `cached_tokens` of the prompt came from the prefix cache. With `approximate`, some keys and
-    values are not those the model would compute: those of `approximate_tokens` prompt tokens, of
-    which a draft head could not use the first `unseen_tokens`. `tokens` are generated ones. Steps
-    up to the first token count as `prefill_seconds`, later ones as `decode_seconds`; a step shared
-    with other requests counts whole. Sources are drafters' names; positions count from 1, the first
-    draft token. The `inner_*` counts are those of a drafter's own draft model or lookup.
+    `cached_tokens` of the prompt came from the prefix cache. A draft head could not use
+    `unseen_tokens` of the prompt, cached by requests without it. With `approximate`, some keys and
+    values are not those the model would compute: those of `approximate_tokens` prompt tokens.
+    `tokens` are generated ones. Steps up to the first token count as `prefill_seconds`, later ones
+    as `decode_seconds`; a step shared with other requests counts whole. Sources are drafters'
+    names; positions count from 1, the first draft token. The `inner_*` counts are those of a
+    drafter's own draft model or lookup.
     """
 
     prompt_tokens: int = 0

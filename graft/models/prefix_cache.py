@@ -57,6 +57,11 @@ class PrefixCache:
         self._store = None if self._arena.storage.state_bytes else store
         self.clear()
 
+    @property
+    def max_rows(self) -> int:
+        """The rows of finished sequences that are kept at most."""
+        return self._max_rows
+
     def open(
         self, tokens: Sequence[int], rows: int, *, most: int | None = None, salt: str = ""
     ) -> Extent:

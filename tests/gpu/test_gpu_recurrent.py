@@ -84,9 +84,9 @@ def test_graphs_compute_what_transformers_modules_compute(name, dtype):
     both = (steps_of(model_of(name, dtype, kind)) for kind in ("captured", "hook"))
     for captured, hooked in zip(*both, strict=True):
         largest = float(hooked.abs().max())
-        off = (captured - hooked).abs().amax(-1) > TOLERANCE[dtype] * largest
-        # In 16 bits a node may choose another expert whose score is as good
-        assert off.sum() <= (0.1 * len(off) if dtype == torch.bfloat16 else 0), off
+        off = (captured - hooked).abs() > TOLERANCE[dtype] * largest
+        # In 16 bits a node may choose another expert with as good a score, and its children follow
+        assert off.float().mean() <= (0.05 if dtype == torch.bfloat16 else 0), off.sum(-1)
 
 
 @NAMES

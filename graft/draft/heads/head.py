@@ -5,6 +5,7 @@ processes every committed token too. A draft then grows a tree for all sequences
 (`growth.py`), of the paper's shape or of the one that is expected to be fastest (`shapes.py`).
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,7 +26,7 @@ from graft.draft.heads.shapes import TRIAL, ShapeChooser, Trial
 from graft.draft.pacing.budget import best_by_cost, best_of, up_to_limit
 from graft.draft.pacing.trust import Experience, Trust
 from graft.machine import has_triton
-from graft.models.arena import Extent
+from graft.models.arena import BLOCK, Extent
 from graft.models.heads.config import MTP
 from graft.models.heads.runner import HeadRunner, Memory, Text
 from graft.models.language_model import TargetStep
@@ -172,8 +173,28 @@ class HeadDrafter:
     def finish(self, sequence: int) -> None:
         """See Drafter."""
         each = self._states.pop(sequence, None)
-        if each and each.memory:
-            self._runner.close(each.memory)
+        if each:
+            self._close(each)
+
+    def _close(self, each: _SequenceState) -> None:
+        """Give the head's rows back."""
+        memory = each.memory
+        if memory is None:
+            return
+        self._complete_blocks([each])
+        self._runner.close(memory, each.text(0, memory.end + 1), each.context.salt)
+
+    def _complete_blocks(self, states: Iterable[_SequenceState]) -> None:
+        """Process features where they complete a block of rows, which others can share."""
+        if not self._runner.model.prefixes.used:
+            return
+        complete = [
+            each
+            for each in states
+            if each.memory
+            and each.memory.end // BLOCK < (each.memory.end + each.num_features - 1) // BLOCK
+        ]
+        self._runner.read([self._next_text(each, keep_last=1) for each in complete])
 
     def first_tokens(self, sequence: int) -> list[int]:
         """See Guide."""
@@ -218,10 +239,13 @@ class HeadDrafter:
             assert step.extent is not None
             first = step.extent.total - len(step.nodes)
             if each.memory is None or first != each.features_end:  # earlier tokens have no features
-                each.memory = each.memory or self._runner.open()
-                each.memory.begin(first)
+                self._close(each)
+                if first:
+                    self._complete_blocks(self._states.values())
+                text = each.text(0, max(step.extent.total, len(each.context.prompt)))
+                each.memory = self._runner.open(text, first, each.context.salt)
                 each.features, each.num_features = [], 0
-                each.context.unseen = first
+                each.context.unseen = first - each.memory.extent.shared
             each.features_end = step.extent.total
             each.features.append(own)
             each.num_features += len(step.nodes)

@@ -60,7 +60,7 @@ class EagleRunner(HeadRunner):
         """See HeadRunner."""
         memory, extent = text.memory, text.memory.extent
         extent.length = memory.end - memory.first
-        self.arena.ensure(extent, extent.length + len(positions) + TREE_ROWS)
+        self.prefixes.ensure(extent, extent.length + len(positions) + TREE_ROWS)
         extent.length += len(positions)
         return extent.start + positions - memory.first
 

@@ -19,6 +19,7 @@ from graft.models.heads.files import Head
 from graft.models.heads.layers import Rotary, SelfAttention, linear_of
 from graft.models.heads.panel_linear import PanelLinear, pack_linears
 from graft.models.language_model import LanguageModel
+from graft.models.prefix_cache import PrefixCache
 from graft.models.storage import PanelStorage, RowStorage
 from graft.sampling import upload
 
@@ -28,7 +29,8 @@ TREE_ROWS = 64  # draft rows behind a sequence's own
 
 @dataclass(slots=True, eq=False)
 class Memory:
-    """A head's cache of a sequence: the tokens at positions `first` .. `end` - 1."""
+    """A head's cache of a sequence: the tokens at positions `first` .. `end` - 1, in rows of its
+    own, on top of those that it shares."""
 
     extent: Extent
     first: int = 0
@@ -52,6 +54,9 @@ class Text:
 class HeadRunner:
     """Base of all heads: rows of their own, the target's embedding, and its output layer unless
     the head has one.
+
+    A head that needs all tokens keeps the rows of earlier prompts where the target does: it gets no
+    features of tokens that the target takes from its prefix cache.
 
     `packed`: our CPU products, where the target uses them too. Weights of 16 bits take half the
     time of 32, and drafts need no more precision.
@@ -82,10 +87,21 @@ class HeadRunner:
             PanelStorage(*sizes) if packed else RowStorage(*sizes, self.dtype, self.device)
         )
         self.arena = Arena(self.storage)
+        self.prefixes = PrefixCache(self.arena)
 
-    def open(self) -> Memory:
-        """The cache of a new sequence."""
-        return Memory(self.arena.reserve((self.window or 0) + TREE_ROWS))
+    def open(self, text: Sequence[int] = (), first: int = 0, salt: str = "") -> Memory:
+        """The cache of a new sequence, whose features start at position `first` of its text: with
+        the rows of the tokens before, if an earlier sequence of the same salt left them."""
+        if self.window is not None or not self.model.prefixes.used or not text:
+            rows = (self.window or 0) + TREE_ROWS
+            return Memory(self.arena.reserve(rows), first=first, end=first)
+        if not self.prefixes.used:
+            self.prefixes.use(max_rows=self.model.prefixes.max_rows)
+        pairs = _pairs(text, salt)
+        extent = self.prefixes.open(pairs.tokens, TREE_ROWS, most=first, salt=pairs.salt)
+        if extent.shared == first:
+            self.prefixes.enter(pairs.tokens, extent, salt=pairs.salt)
+        return Memory(extent, first=first, end=first)
 
     def hold(self, sequences: int) -> None:
         """Allocate the rows of so many sequences now, so that they never move: as many as the
@@ -95,9 +111,16 @@ class HeadRunner:
         if rows > self.storage.rows:
             self.storage.resize(-(-rows // ALIGN) * ALIGN)
 
-    def close(self, memory: Memory) -> None:
-        """Free its rows."""
-        self.arena.release(memory.extent)
+    def close(self, memory: Memory, text: Sequence[int] = (), salt: str = "") -> None:
+        """Free its rows, or keep them for sequences whose text begins like this one."""
+        extent = memory.extent
+        if self.window is not None or not text:
+            self.prefixes.leave((), extent, most=0)
+            return
+        extent.length = memory.end - memory.first
+        pairs = _pairs(text, salt)
+        gap = memory.first != extent.shared
+        self.prefixes.leave(pairs.tokens, extent, most=0 if gap else None, salt=pairs.salt)
 
     @torch.inference_mode()
     def read(self, texts: Sequence[Text]) -> None:
@@ -265,6 +288,18 @@ class _TreeRows:
         if self._keys is None:
             return []
         return [attend_rows(query, self._keys, self._values, scale, self._seen)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    """A text as a prefix cache of pairs sees it: row p follows from the tokens up to p + 1."""
+
+    tokens: Sequence[int]
+    salt: str
+
+
+def _pairs(text: Sequence[int], salt: str) -> _Pairs:
+    return _Pairs(text[1:], f"{salt} {text[0]}")
 
 
 def chosen(rows: Tensor, above: Tensor) -> Tensor:

@@ -50,7 +50,7 @@ class Case:
         for sampler, (text, features), extent in zip(
             samplers, self.texts, self.extents, strict=False
         ):
-            memory, left = self.runner.open(), min(new_tokens, len(features))
+            memory, left = self.runner.open(text), min(new_tokens, len(features))
             if self.runner.window is None:
                 self.read(memory, text[1 : len(text) - left], features[: len(features) - left])
                 last = Text(memory, text[-left:], features[-left:])
@@ -93,6 +93,28 @@ def test_drafts_from_buffers_equal_launched_drafts(kind, device, new_tokens):
     case = Case(kind, device, [60, 5, 20])
     samplers = [sampler_of(SamplingParams()), sampler_of(SAMPLED), None]
     assert_same(*case.both(samplers, SMALL, new_tokens=new_tokens))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_drafts_on_shared_rows(device):
+    """Two sequences on the rows of a finished one, the second without tokens of its own yet."""
+    case = Case("eagle3", device, [300, 257])
+    case.model.prefixes.use(max_rows=4096)
+    case.texts[1] = case.texts[0][0][:258], case.texts[0][1][:257]
+    fresh = case.inputs([None, None])
+    expected = LaunchedGrowth(case.runner).begin(fresh, SMALL)()
+    for each, (text, _) in zip(fresh, case.texts, strict=True):
+        case.runner.close(each.text.memory, text)
+    for growth in (GraphedGrowth(case.runner), LaunchedGrowth(case.runner)):
+        shared = []
+        for each, (text, features) in zip(fresh, case.texts, strict=True):
+            memory = case.runner.open(text, 256)
+            assert (memory.extent.shared, memory.end) == (256, 256)
+            case.read(memory, text[257:-1], features[256:-1])
+            shared.append(DraftInput(Text(memory, text[-1:], features[-1:]), each.extent, None))
+        assert_same(growth.begin(shared, SMALL)(), expected)
+        for each in shared:
+            case.runner.close(each.text.memory)
 
 
 @pytest.mark.parametrize("device", DEVICES)
