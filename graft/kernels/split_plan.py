@@ -139,14 +139,15 @@ def _plan(first_node, parents, chains, counts, segments, starts, limits):
             direct += end - begin
             task[DIRECT] = 1
             _cover(task, 0, (nodes[begin, KEYS] + end - begin) // BLOCK, -1, -1)
-            chunk_count = _add(chunks, chunk_count, task, begin * group, end * group, chunk_tile)
+            rows = begin * group, end * group, chunk_tile
+            chunk_count = _add(chunks, chunk_count, task, rows, extents)
             continue
         if shared[b, 1] > b:  # computed for all who share it
             _cover(task, 0, shared[b, 0], 0, -1)
             last = first_node[shared[b, 1] + 1]
-            count = _add(tasks, count, task, begin * group, last * group, tile)
+            count = _add(tasks, count, task, (begin * group, last * group, tile), extents)
         count, stored, unfinished = _add_splits(
-            tasks, count, task, (begin * group, end * group, tile),
+            tasks, count, task, (begin * group, end * group, tile), extents,
             (shared[b, 0], nodes[begin, START], even, longest),
         )  # fmt: skip
         nodes[begin:end, SPLITS], nodes[begin:end, OPEN] = stored, unfinished
@@ -165,10 +166,9 @@ def _long_first(tasks, wanted):
 
 
 @njit(cache=True)
-def _add_splits(tasks, count, task, rows, limits):
+def _add_splits(tasks, count, task, rows, extents, limits):
     """Tasks for the blocks of one sequence from `place` on. Returns the new number of tasks, the
     number of stored splits, and where the unfinished one is (-1: nowhere)."""
-    row, last_row, tile = rows
     place, blocks, even, longest = limits
     stored, unfinished = (1 if place > 0 else 0), -1
     while place < blocks:
@@ -186,7 +186,7 @@ def _add_splits(tasks, count, task, rows, limits):
             else:
                 place, unfinished = blocks, stored
         _cover(task, first, place, merged, last)
-        count = _add(tasks, count, task, row, last_row, tile)
+        count = _add(tasks, count, task, rows, extents)
     return count, stored, unfinished
 
 
@@ -196,12 +196,20 @@ def _cover(task, first, end, merged, last):
 
 
 @njit(cache=True)
-def _add(tasks, count, task, row, last, tile):
+def _add(tasks, count, task, rows, extents):
     """The same task for every tile of these query rows, the last tile first: in a chain it sees
     the most keys. Returns the new number of tasks."""
+    row, last, tile = rows
+    extent, extents_left = task[EXTENT], task[EXTENTS]
+    if not task[DIRECT]:  # those of its blocks alone: a task in one place is faster
+        while extents_left > 1 and extents[extent + extents_left - 1, 0] >= task[END] * BLOCK:
+            extents_left -= 1
+        while extents_left > 1 and extents[extent + 1, 0] <= task[FIRST] * BLOCK:
+            extent, extents_left = extent + 1, extents_left - 1
     for start in range(row + (last - row - 1) // tile * tile, row - 1, -tile):
         tasks[count] = task
         tasks[count, ROW], tasks[count, ROWS] = start, min(tile, last - start)
+        tasks[count, EXTENT], tasks[count, EXTENTS] = extent, extents_left
         count += 1
     return count
 

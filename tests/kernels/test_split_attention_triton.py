@@ -18,6 +18,8 @@ from graft.kernels.split_plan import (
     BLOCK,
     DIRECT_NODES,
     END,
+    EXTENT,
+    EXTENTS,
     FIRST,
     LAST,
     MERGED,
@@ -342,6 +344,30 @@ def test_every_node_gets_every_block_once(sequences, shared, group, tasks, kv_he
                     place = end
             assert place == entry[START]
             assert place in (0, sum(count for _, count in layout.segments[b]) // BLOCK)
+
+
+@given(
+    lengths=st.lists(st.integers(0, 900), min_size=1, max_size=6),
+    tasks=st.integers(1, 70),
+    kv_heads=st.integers(1, 8),
+)
+def test_a_tasks_extents_are_those_of_its_blocks(lengths, tasks, kv_heads):
+    layout = lay_out([(lengths, chain([5]))])
+    plan = plan_splits(layout, group=1, kv_heads=kv_heads, tiles=(16,), tasks=tasks)
+    rows = np.concatenate([start + np.arange(count) for start, count in layout.segments[0]])
+    for task in plan.tasks:
+        extents = plan.extents[task[EXTENT] : task[EXTENT] + task[EXTENTS]]
+        keys = np.arange(task[FIRST] * BLOCK, task[END] * BLOCK)
+        own = np.maximum(np.searchsorted(extents[:, 0], keys, side="right") - 1, 0)
+        assert (keys + extents[own, 1] == rows[keys]).all()
+        assert len(set(own)) == len(extents)  # and no others
+
+
+def test_a_cached_prefix_is_in_one_place_for_its_tasks():
+    layout = lay_out([([31_744, 200], chain([5]))])
+    plan = plan_splits(layout, group=1, kv_heads=32, tiles=(16,), tasks=4)
+    assert len(plan.extents) == 2
+    assert (plan.tasks[:, EXTENTS] > 1).sum() <= 1
 
 
 @pytest.mark.parametrize("batch", [1, 4, 16, 64])
