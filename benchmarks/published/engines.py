@@ -38,6 +38,7 @@ MODULES = {
     "qwen3-30b-a3b": "Qwen3 30B-A3B",
     "gpt-oss-20b": "gpt-oss 20B in bf16",
 }
+RECURRENT = "qwen3-next-3b"
 
 
 # Of texts at a shape's price: little is copied, some, much.
@@ -80,22 +81,30 @@ def modules(results: Results) -> Grid:
                   for row in select(rows, engine="graft, not captured")]  # fmt: skip
         one = ", ".join([f"one step {ours[0]['ms_per_step']:.1f} ms", *before])
         parts.append(f"{name} {steps} ({one}), prefill {prefill}")
-    return Grid(figures={"ratios": "; ".join(parts)})
+    ours = _by_batch(select(results.rows, model=RECURRENT))
+    steps, prefill = (
+        " and ".join(number(row[key]) for row in ours) for key in ("ms_per_step", "prefill_s")
+    )
+    return Grid(figures={"ratios": "; ".join(parts), "steps": steps, "prefill": prefill})
 
 
 def experts(results: Results) -> Grid:
-    """Speed of presets against plain by what the texts are."""
+    """Speed of presets against plain by what the texts are; of texts that two sessions measured,
+    in the later one."""
     figures = {}
     for preset in ("auto", "copy"):
         for kind, categories in TEXTS.items():
             rows = [row for row in results.rows if row["category"] in categories]
             plain, ours = (
-                {(row["suite"], row["number"]): row["decode_seconds"] for row in each}
-                for each in (select(rows, preset="plain"), select(rows, preset=preset))
-            )
-            found = ratio([*plain.values()], [ours[each] for each in plain])
-            figures[f"{preset}_{kind}"] = interval(found)
-            figures[kind] = str(len(plain))
+                {(row["session"], row["suite"], row["number"]): row["decode_seconds"]
+                 for row in select(rows, preset=name)}
+                for name in ("plain", preset)
+            )  # fmt: skip
+            both = {}
+            for (session, suite, text), seconds in ours.items():
+                both[suite, text] = plain[session, suite, text], seconds
+            figures[f"{preset}_{kind}"] = interval(ratio(*zip(*both.values(), strict=True)))
+            figures[f"{preset}_{kind}_texts"] = str(len(both))
     return Grid(figures=figures)
 
 
@@ -344,7 +353,8 @@ SECTION = Section(
             ["steps_h200_bf16_modules"],
             "benchmarks.decode.plain_steps",
             """Random weights, bf16, steps in captured graphs against vLLM 0.24, 2,048 × 1 and × 16:
-            {ratios}.""",
+            {ratios}. A Qwen3-Next of 36 layers and 2.6B weights without experts: {steps} ms,
+            prefill {prefill} s; vLLM does not start with that shape.""",
             modules,
         ),
         Table(
@@ -353,9 +363,10 @@ SECTION = Section(
             ["given_h200_bf16_moe"],
             "benchmarks.decode.given_text run --shape qwen3-30b-a3b",
             """Qwen3 30B-A3B, random weights, bf16, texts of Qwen2.5-Coder-1.5B made the likeliest,
-            decoding against plain with `auto` and `copy`: copied texts ({copied}) {auto_copied} and
-            {copy_copied}; documents, mathematics ({some}) {auto_some} and {copy_some}; free text
-            ({free}) {auto_free} and {copy_free}.""",
+            decoding against plain with `auto` and `copy`: copied texts ({auto_copied_texts})
+            {auto_copied} and {copy_copied}; documents, mathematics ({auto_some_texts}) {auto_some}
+            and {copy_some}; free text {auto_free} ({auto_free_texts}) and {copy_free}
+            ({copy_free_texts}).""",
             experts,
         ),
         Table(

@@ -64,13 +64,21 @@ def large(results: Results) -> Grid:
     return Grid(columns, lines, figures)
 
 
-def small(results: Results) -> Grid:
-    """Figures of the text: speed and tokens per step."""
-    rows = select(results.rows, suite="spec_bench", temperature=0, batch=1)
-    presets = ("eagle2", "longspec", "casd", "rasd-pld", "auto")
-    speeds = ", ".join(f"`{name}` {_speed(rows, name)}" for name in presets)
-    steps = [tokens_per_step(select(rows, variant=name)) for name in ("eagle2", "longspec")]
-    return Grid(figures={"speeds": speeds, "steps": span(steps)})
+def fused(results: Results) -> Grid:
+    """Figures of the text: speed and tokens per step by suite, temperature and preset."""
+    names = {"eagle3": "eagle3", "casd": "casd", "rasd-pld": "rasd-pld", "rest": "rasd-rest:STORE"}
+    figures = {}
+    for suite in ("humaneval", "medqa"):
+        for temperature in (0, 1):
+            rows = select(results.rows, suite=suite, temperature=temperature)
+            figures[f"{suite}{temperature}"] = ", ".join(
+                f"`{name}` {number(decode_speedup(rows, variant).mean)}, "
+                f"{number(tokens_per_step(select(rows, variant=variant)))}"
+                for name, variant in names.items()
+                if select(rows, variant=variant)
+            )
+            figures[suite] = str(len(select(rows, variant="plain")))
+    return Grid(figures=figures)
 
 
 def _speed(rows: Sequence[Row], variant: str) -> str:
@@ -135,6 +143,16 @@ SECTION = Section(
             large,
         ),
         Table(
+            "fused",
+            "Copies fused with EAGLE-3 on short prompts",
+            ["decode_h200_bf16_grown_fusion"],
+            "benchmarks.decode.cells run --model GROWN --head HEAD",
+            """The same models, speed and tokens per step; `rest` is RASD with a datastore of 5M
+            tokens, whose branches of 2 to 16 tokens add nothing. HumanEval ({humaneval}):
+            {humaneval0}; at temperature 1 {humaneval1}. MedQA ({medqa}): {medqa0}.""",
+            fused,
+        ),
+        Table(
             "contexts",
             "LongSpec by context",
             ["decode_h200_bf16_qwen15_longspec"],
@@ -145,15 +163,6 @@ SECTION = Section(
             {multi_news_offset} and {multi_news_plain}; LongBench v2 at 31K {longbench_v2_offset}
             and {longbench_v2_plain}.""",
             by_context,
-        ),
-        Table(
-            "heads",
-            "smollm2-135m with its heads",
-            ["decode_h200_bf16_heads"],
-            "python -m benchmarks decode --suite SUITE --drafts plain,eagle2,longspec,casd,auto",
-            """Decoding against plain, tokens per step, 18 prompts of Spec-Bench, bf16, 128 tokens:
-            {speeds}; a plain step is short.""",
-            small,
         ),
         Table(
             "costs",

@@ -14,8 +14,6 @@ from benchmarks.published.figures import (
     plus_minus,
     score_change,
     select,
-    span,
-    tokens,
     tokens_per_step,
     with_settings,
 )
@@ -23,31 +21,85 @@ from benchmarks.published.page import Grid, Section, Table
 from graft.bench.result_file import Results
 
 K = 1024
-VARIANTS = ("copy", "rapid", "rapid+copy", "magicdec", "triforce")
-YARN, QUEUE = 2, 3  # sessions of smollm2 and of the queue
+SELF, SMALLER = "the target", "the 0.5B"  # who drafts
+CELLS = ((31, "dialogue"), (16, "dialogue"), (16, "qmsum"), (8, "dialogue"), (8, "qmsum"))
+SUITES = {"dialogue": "dialogues", "qmsum": "QMSum"}
+COLUMNS = {
+    "`copy`": (SELF, "copy"),
+    "`auto`": (SELF, "auto"),
+    "`magicdec`": (SELF, "magicdec?draft_tokens=3"),
+    "`triforce`": (SELF, "triforce?draft_tokens=6"),
+    "`rapid`, 4 tokens": (SELF, "rapid?draft_tokens=4&retrieved=2048"),
+    "10": (SELF, "rapid?retrieved=2048"),
+    "0.5B: `sd`, 4 tokens": (SMALLER, "sd?draft_tokens=4"),
+    "`rapid`, 4 tokens ": (SMALLER, "rapid?draft_tokens=4&retrieved=2048"),
+    "10 ": (SMALLER, "rapid?retrieved=2048"),
+}
+LONGEST = {"suite": "dialogue", "context": 31 * K, "batch": 1}
 BY_PROMPT = ("prompts",)  # sessions of one setting are one sample
 
 
-def self_speculation(results: Results, many: Results) -> Grid:
-    """A row per context and batch, then sixteen contexts of 32K."""
-    lines, speedups, steps = [], {name: [] for name in VARIANTS}, []
-    for context in (8 * K, 16 * K, 32 * K):
-        for batch in (1, 4, 16):
-            rows = select(results.rows, context=context, batch=batch)
-            if not rows or (batch == 4 and context < 32 * K):
-                continue
-            for name in VARIANTS:
-                speedups[name].append(decode_speedup(rows, name).mean)
-            step = [_step_ms(row) for row in select(rows, variant="plain")]
-            steps += step if batch == 1 else []
-            lines.append([f"{tokens(context)} × {batch}", number(sum(step) / len(step)),
-                          *(_cell(rows, name) for name in VARIANTS)])  # fmt: skip
-    figures = {name: span(found) for name, found in speedups.items()}
-    figures["step"] = span(steps)
-    yarn = select(many.rows, session=YARN)
-    figures["yarn"] = number(decode_speedup(yarn, "magicdec").mean)
-    columns = ["context × batch", "plain step, ms", *(f"`{name}`" for name in VARIANTS)]
-    return Grid(columns, [*lines, *_sixteen(many)], figures)
+def at_large_cost(
+    itself: Results, smaller: Results, magicdec: Results, dialled: Results, stacks: Results
+) -> Grid:
+    """A row per context and suite; in the text batches, dialled drafts and other engines' steps."""
+    lines, drafted = [], {SELF: itself.rows, SMALLER: smaller.rows}
+    for context, suite in CELLS:
+        cell = {"context": context * K, "suite": suite, "batch": 1}
+        rows = {who: select(each, **cell) for who, each in drafted.items()}
+        step = [_step_ms(row) for row in select(rows[SELF], variant="plain")]
+        cells = (_cell(rows[who], variant) for who, variant in COLUMNS.values())
+        name = f"{context}K, {SUITES[suite]}"
+        lines.append([name, number(sum(step) / len(step), 1), *cells])
+    columns = ["context", "plain step, ms", *COLUMNS]
+    figures = _longest(itself.rows, smaller.rows) | _batches(magicdec.rows, dialled.rows)
+    return Grid(columns, lines, figures | _stacks(stacks))
+
+
+def _longest(*drafted: Sequence[Row]) -> dict[str, str]:
+    """Of single prompts of 31K."""
+    itself, smaller = (select(rows, **LONGEST) for rows in drafted)
+    variants = {f"rapid{n}": f"rapid?retrieved={n}" for n in (1024, 2048, 4096)}
+    return {name: _speed(itself, variant) for name, variant in variants.items()} | {
+        "rapid_2": _interval(itself, "rapid?draft_tokens=2&retrieved=2048"),
+        "rapid_4": _interval(itself, "rapid?draft_tokens=4&retrieved=2048"),
+        "small_rapid": _interval(smaller, "rapid?draft_tokens=4&retrieved=2048"),
+        "small_sd": _interval(smaller, "sd?draft_tokens=4"),
+        "fused": _speed(itself, "rapid+copy?retrieved=2048"),
+        "dialled": _speed(itself, "rapid@0.8?retrieved=2048"),
+        "small_dialled": _speed(smaller, "rapid@0.8?draft_tokens=4&retrieved=2048"),
+        "sd_dialled": _speed(smaller, "sd@0.8?draft_tokens=4"),
+    }
+
+
+def _batches(magicdec: Sequence[Row], dialled: Sequence[Row]) -> dict[str, str]:
+    batches = ((16, 4), (16, 8), (31, 4))
+    figures = {"magicdec": ", ".join(_by_batch(magicdec, "magicdec", batches))}
+    for name, variant in (("low", "longspec@0.5"), ("high", "longspec@0.8")):
+        cells = ((8, 1), (16, 1), *batches)
+        figures[f"longspec_{name}"] = ", ".join(_by_batch(dialled, variant, cells))
+        found = tokens_per_step(select(dialled, variant=variant, batch=1))
+        figures[f"tokens_{name}"] = number(found, 1)
+    return figures
+
+
+def _by_batch(rows: Sequence[Row], variant: str, cells: Sequence[tuple[int, int]]) -> list[str]:
+    return [
+        _speed(select(rows, context=context * K, batch=batch), variant) for context, batch in cells
+    ]
+
+
+def _stacks(results: Results) -> dict[str, str]:
+    """Steps of other engines, in milliseconds."""
+    return {row["engine"]: number(row["ms_per_step"], 1) for row in results.rows}
+
+
+def _speed(rows: Sequence[Row], variant: str) -> str:
+    return number(decode_speedup(rows, variant).mean)
+
+
+def _interval(rows: Sequence[Row], variant: str) -> str:
+    return interval(decode_speedup(rows, variant))
 
 
 def _cell(rows: Sequence[Row], variant: str) -> str:
@@ -59,37 +111,9 @@ def _cell(rows: Sequence[Row], variant: str) -> str:
     return f"{number(found.mean)}, {number(tokens_per_step(mine))}, {percent(acceptance(mine))}"
 
 
-def _sixteen(results: Results) -> list[list[str]]:
-    """The queue is measured by tokens per second of all its answers."""
-    lines = []
-    for session, name in ((0, "32K × 16"), (YARN, "32K × 16, smollm2 by YaRN")):
-        rows = select(results.rows, session=session)
-        step = [_step_ms(row) for row in select(rows, variant="plain")]
-        lines.append([name, number(step[0]), *(_cell(rows, variant) for variant in VARIANTS)])
-    queue = {row["variant"]: row["total_seconds"] / row["tokens"]
-             for row in select(results.rows, session=QUEUE)}  # fmt: skip
-    speedups = [number(queue["plain"] / queue[name]) if name in queue else NOTHING
-                for name in VARIANTS]  # fmt: skip
-    return [*lines, ["32K, queue of 48 for 16 places", NOTHING, *speedups]]
-
-
 def _step_ms(row: Row) -> float:
     """Of all sequences of a batch together."""
     return 1e3 * row["decode_seconds"] / row["steps"] * row["batch"]
-
-
-def long_draft_model(results: Results) -> Grid:
-    """A smaller and a larger drafter, as text."""
-    figures = {}
-    cells = [select(results.rows, session=session, context=context, batch=batch)
-             for session in (0, 1) for context in (8 * K, 16 * K, 32 * K)
-             for batch in (1, 4, 16)]  # fmt: skip
-    for name in ("sd", "rapid", "rapid-up"):
-        mine = [rows for rows in cells if select(rows, variant=name)]
-        figures[name] = span(decode_speedup(rows, name).mean for rows in mine)
-        shares = (acceptance(select(rows, variant=name)) for rows in mine)
-        figures[f"{name}_accepted"] = span(shares, percent)
-    return Grid(figures=figures)
 
 
 def rapid_target(results: Results) -> Grid:
@@ -146,15 +170,28 @@ SECTION = Section(
     [
         Table(
             "long",
-            "Self-speculation at 8K to 32K",
-            ["decode_h200_bf16_long", "decode_h200_bf16_long_16x32k"],
-            "python -m benchmarks decode --suite longbench_v2 --warm-ups 1 --contexts 8k,16k,32k",
-            """Decoding against plain, tokens per step, accepted drafts; qwen2.5-coder-1.5b,
-            bf16, greedy, LongBench v2, prompts prefilled before, one or two groups a cell.
-            `rapid` drafts ten tokens, at 32K × 16 as many as are expected to save time. The
-            queue counts all time, retrieval included. A draft over 4K costs nearly as much as a
-            step.""",
-            self_speculation,
+            "At an 8B model's price, 32K to 124K",
+            [
+                "decode_h200_bf16_grown_long",
+                "decode_h200_bf16_grown_long_small",
+                "decode_h200_bf16_grown_long_magicdec",
+                "decode_h200_bf16_grown_long_dialled",
+                "steps_h200_bf16_grown_baselines",
+            ],
+            "benchmarks.decode.cells run --model GROWN --draft-model qwen2.5-coder-0.5b",
+            """Decoding against plain, tokens per step, accepted drafts. Qwen2.5-Coder-1.5B grown
+            to 7.7B weights and 448 KiB of KV a token, bf16, greedy: 8K, 16K and 31K cost what 32K,
+            64K and 124K cost Llama-3.1-8B. 6 prompts a row (0.5B at 16K: 2), 2,048 retrieved
+            tokens, prompts from the prefix cache, where attention was slower then (9.8 ms a step at
+            31K, {graft} without it): ratios are up to a tenth too high. At 31K `rapid` with 2
+            tokens {rapid_2}, with 1,024, 2,048, 4,096 retrieved {rapid1024}, {rapid2048},
+            {rapid4096}, with copies {fused}; if each draft token were right in 80 % of cases
+            {dialled}, 4 tokens of the 0.5B {small_dialled}, `sd` {sd_dialled}. Batches of 16K × 4,
+            × 8 and 31K × 4: `magicdec` {magicdec}. LongSpec dialled to {tokens_low} and
+            {tokens_high} tokens per step, at 8K, 16K and in these batches: {longspec_low} and
+            {longspec_high}. A step at 31K takes transformers {transformers-eager} ms (SDPA
+            {transformers-sdpa}).""",
+            at_large_cost,
         ),
         Table(
             "rapid",
@@ -165,16 +202,6 @@ SECTION = Section(
             temperature 1, qwen2.5-coder. Acceptance is highest at η 10. Quality does not
             change visibly.""",
             rapid_target,
-        ),
-        Table(
-            "long_draft_model",
-            "Draft models",
-            ["decode_h200_bf16_long_draft_model"],
-            "python -m benchmarks decode --warm-ups 1 --drafts plain,sd,rapid",
-            """The 0.5B drafts for the 1.5B at 8K to 32K: `sd` over the whole prompt {sd} of plain
-            ({sd_accepted} accepted), `rapid` over passages {rapid} ({rapid_accepted}). The 1.5B for
-            the 0.5B (`rapid-up`): {rapid-up} ({rapid-up_accepted}).""",
-            long_draft_model,
         ),
         Table(
             "retrieval",

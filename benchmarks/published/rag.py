@@ -115,6 +115,17 @@ def _length(both: Pairs) -> float:
     return sum(two["tokens"] for _, two in both) / sum(one["tokens"] for one, _ in both)
 
 
+def large(results: Results) -> Grid:
+    """Figures of the text: all policies together."""
+    figures = {"questions": str(len({(row["set"], row["question"]) for row in results.rows}))}
+    for variant in (DEMOS, "cics:plain", "demos:igpg", "cics:igpg:guided", "exact:auto"):
+        for name, base in (("", BASE), ("over_", DEMOS)):
+            both = list(pairs(results.rows, variant, base, CELL))
+            speeds = " / ".join(map(number, _speeds(both)))
+            figures[f"{name}{variant}".replace(":", "_")] = speeds
+    return Grid(figures=figures)
+
+
 def shared_cache(shared: Results, cpu: Results, gpu: Results) -> Grid:
     """Figures of the text."""
     rows = select(shared.rows, variant="cics+all:plain")
@@ -152,6 +163,17 @@ SECTION = Section(
             the tokens in fewer rounds: decoding leaves that out. DRAGIN's policy takes
             {policy}.""",
             policies,
+        ),
+        Table(
+            "large_rag",
+            "At an 8B model's price",
+            ["rag_h200_bf16_grown"],
+            "python -m benchmarks rag --model GROWN --policies fl,fs,flare,dragin",
+            """Qwen2.5-Coder-1.5B grown to 7.7B weights, bf16, {questions} questions, all policies:
+            demonstrations cached {demos_plain}; over them CICS {over_cics_plain}, IGPG
+            {over_demos_igpg}, IDR2 {over_cics_igpg_guided} ({cics_igpg_guided} in all), exact reuse
+            with `auto` {over_exact_auto} ({exact_auto}).""",
+            large,
         ),
         Table(
             "shared_cache",
