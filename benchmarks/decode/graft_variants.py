@@ -179,7 +179,7 @@ class SuiteEngine(GraftEngine):
         steps = 1 if request["method"] == "plain" else 3 + chunks
         return {**request, "max_tokens": min(steps, request["max_tokens"])}
 
-    def _short(self, prompt: Sequence[int], budget: int | str | None) -> list[int]:
+    def _short(self, prompt: Sequence[int], budget: int | str | None = None) -> list[int]:
         """The shortened prompt; a short prompt stays as it is."""
         if self._shorten is None:
             raise InputError("rag needs a model with a fast tokenizer")

@@ -144,7 +144,7 @@ def test_prompts_are_prefilled_before_they_are_timed(method, first):
 @pytest.mark.parametrize("count", [1, 2])
 def test_rag_generates_from_the_shortened_prompt(method, count):
     backend = SuiteEngine(tiny_engine())
-    backend._short = lambda prompt: SHORT
+    backend._short = lambda prompt, budget: SHORT
 
     def ask(method, prompt):
         return backend.ask(request(method, [prompt] * count))
