@@ -73,13 +73,14 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def fingerprint(folder: Path) -> str:
-    """Hex digest of the weights' identity: checksums where a manifest has them, else config.json,
-    names, sizes, safetensors headers and a few bytes out of every tensor."""
+    """Hex digest of the weights' identity: that of the GGUF file they come from, packed or widened;
+    checksums where a manifest has them; else config.json, names, sizes, safetensors headers and a
+    few bytes out of every tensor."""
     digest = hashlib.sha256()
     if (folder / MANIFEST).is_file():
         manifest = read_manifest(folder)
         weights = {n: e["sha256"] for n, e in manifest["files"].items() if n.endswith(WEIGHTS)}
-        digest.update(json.dumps([FORMAT, manifest["source_sha256"], weights]).encode())
+        digest.update(json.dumps([FORMAT, manifest["source_sha256"] or weights]).encode())
         return digest.hexdigest()
     digest.update((folder / "config.json").read_bytes())
     for file in weight_files(folder):

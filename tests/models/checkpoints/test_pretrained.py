@@ -107,6 +107,7 @@ def test_widened_gguf_file_is_the_same_model_and_needs_the_file_no_more(tmp_path
     found = locate(str(tiny_gguf.write(tmp_path / "tiny.gguf")), progress=False)
     wide = widened(found, progress=False)
     assert (wide.fingerprint, wide.gguf) == (found.fingerprint, None)
+    assert locate(wide.folder.name, progress=False).fingerprint == found.fingerprint
     assert widened(wide) is wide
     (tmp_path / "tiny.gguf").unlink()
     assert locate(wide.folder.name, progress=False).folder == wide.folder
