@@ -71,7 +71,12 @@ $(COMPILED_FOR_TESTS): $(KERNELS)
 	@{ $(BIN)/python -c "from graft.match.store_warm_up import compile_all; compile_all()" && \
 	$(call LOAD,fp16) && $(call LOAD,int8); } & others=$$!; \
 	$(call LOAD,bf16) && $(call LOAD,fp32) && $(call LOAD,fp32,bf16) && wait $$others
+	@$(BIN)/python -m pytest -q -n 2 $(COMPILING_TESTS) > /dev/null || true  # make test shows it
 	@touch $@
+
+# Kernels that no loading of this model compiles: packed GGUF files, plans of a GPU's attention.
+COMPILING_TESTS = $(addprefix tests/,models/test_gguf_weights.py kernels/test_gguf_dots.py \
+  kernels/test_split_attention_triton.py kernels/test_level_attention_triton.py)
 
 LOAD = $(BIN)/python -c "from graft.models.load import load_model; \
   from graft.tree.draft_tree import chain; \

@@ -7,7 +7,7 @@ from tiny_heads import tiny_head
 from graft import Request, SamplingParams
 
 LONG = [5 + i * i % 90 for i in range(700)]
-PARAMS = SamplingParams(max_tokens=48, ignore_eos=True)
+PARAMS = SamplingParams(max_tokens=20, ignore_eos=True)
 
 
 def engine_with(kind):
@@ -23,12 +23,12 @@ def ask(engine, prompt, draft, salt=""):
     return result.token_ids, stats.num_draft_tokens, stats.per_step_accepted, stats
 
 
-@pytest.mark.parametrize("kind", ["eagle3", "eagle2"])
+@pytest.mark.parametrize("kind", ["eagle3", pytest.param("eagle2", marks=pytest.mark.slow)])
 def test_drafts_after_a_cached_prefix_are_those_without_it(kind):
     engine = engine_with(kind)
     *first, stats = ask(engine, LONG, kind)
     assert stats.cached_tokens == stats.unseen_tokens == 0
-    for salt, cached in (("", 512), ("other", 0), ("other", 512)):
+    for salt, cached in (("", 512), ("other", 0)):
         *again, stats = ask(engine, LONG, kind, salt)
         assert (stats.cached_tokens, stats.unseen_tokens) == (cached, 0)
         assert again == first
@@ -38,7 +38,7 @@ def test_drafts_after_a_cached_prefix_are_those_without_it(kind):
 def test_a_longer_text_goes_on_after_the_rows_of_an_answer():
     engine, alone = engine_with("eagle3"), engine_with("eagle3")
     answer, *_ = ask(engine, LONG, "eagle3")
-    more = [*LONG, *answer, *range(9, 49)]  # 788 tokens, of which the answered text has 748
+    more = [*LONG, *answer, *range(9, 49)]  # 760 tokens, of which the answered text has 720
     *found, stats = ask(engine, more, "eagle3")
     assert (stats.cached_tokens, stats.unseen_tokens) == (512, 0)
     assert found == list(ask(alone, more, "eagle3")[:3])
@@ -73,9 +73,9 @@ def test_running_answers_share_rows():
 def test_evicted_rows_are_free():
     engine = engine_with("eagle3")
     drafter = engine.drafters["eagle3"]
-    for start in range(4):
+    for start in range(2):
         ask(engine, LONG[start:], "eagle3")
     prefixes, arena = drafter._runner.prefixes, drafter._runner.arena
-    assert arena.taken == 4 * 512
+    assert arena.taken == 2 * 512
     prefixes.clear()
     assert arena.taken == 0
