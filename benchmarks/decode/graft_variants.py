@@ -24,6 +24,7 @@ from graft.bench.decoding import INEXACT
 from graft.bench.graft_engine import GraftEngine
 from graft.bench.variants import GRAFT, Variant, preset
 from graft.decode.engine import Engine
+from graft.draft.options import USED_BY
 from graft.draft.short_context.retrieved import Retrieval
 from graft.errors import InputError
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 RAG = "rag"
 WALK = "walk"
-OPTIONS = ("draft_tokens", "confidence", "retrieved", "rasd", "casd", "shift")
+OPTIONS = ("draft_tokens", *USED_BY, "shift")
 
 
 def graft_variant(name: str) -> Variant:

@@ -10,6 +10,7 @@ from benchmarks.published.figures import (
     decode_speed,
     decode_speedup,
     interval,
+    mean_speedup,
     number,
     percent,
     same_outputs,
@@ -185,8 +186,8 @@ def grown(results: Results) -> Grid:
             "squad": _against_best(squad),
             "edit": _against_best(edits),
             "queue": _against_best(queue, total_speedup),
-            "ngram": number(decode_speedup(rewritten, "auto", "vllm-ngram16").mean),
-            "suffix": number(decode_speedup(rewritten, "auto", "vllm-suffix").mean),
+            "ngram": mean_speedup(rewritten, "auto", "vllm-ngram16"),
+            "suffix": mean_speedup(rewritten, "auto", "vllm-suffix"),
             "differ": str(sum(count - same for same, count in differ)),
             "answers": str(sum(count for _, count in differ)),
         }
@@ -250,7 +251,7 @@ def packed(speed: Results, large: Results, small: Results) -> Grid:
             estimate = decode_speedup(results.rows, variant, "llama.cpp")
             found[f"{name}_{variant}"] = interval(estimate)
         copied = select(results.rows, category="summarization")
-        found[f"{name}_summaries"] = number(decode_speedup(copied, "auto", "llama.cpp").mean)
+        found[f"{name}_summaries"] = mean_speedup(copied, "auto", "llama.cpp")
         found[f"{name}_lookup"] = number(
             decode_speedup(results.rows, "llama.cpp-lookup", "llama.cpp").mean
         )

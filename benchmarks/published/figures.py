@@ -49,6 +49,11 @@ def decode_speedup(rows: Sequence[Row], variant: str, base: str = PLAIN) -> Esti
     return _speedup((pace(one), pace(two)) for one, two in pairs(rows, variant, base))
 
 
+def mean_speedup(rows: Sequence[Row], variant: str, base: str = PLAIN) -> str:
+    """The mean of `decode_speedup`, as shown."""
+    return number(decode_speedup(rows, variant, base).mean)
+
+
 def total_speedup(rows: Sequence[Row], variant: str, base: str = PLAIN) -> Estimate | None:
     """The same with prefill, for as many tokens as the base generated."""
     both = pairs(rows, variant, base)

@@ -7,6 +7,7 @@ from benchmarks.published.figures import (
     Row,
     decode_speedup,
     interval,
+    mean_speedup,
     number,
     select,
     span,
@@ -38,7 +39,7 @@ def large(results: Results) -> Grid:
     parts = (alone, select(alone, category="rag"), select(alone, category="summarization"))
     over = {
         name: " / ".join(
-            number(decode_speedup(each, variant, "eagle3").mean)
+            mean_speedup(each, variant, "eagle3")
             for each in (*parts, *rows[2:4])
             if select(each, variant=variant)
         )
@@ -47,14 +48,13 @@ def large(results: Results) -> Grid:
     categories = ("mt_bench", "qa", "translation", "math_reasoning")
     by_category = {
         f"{variant}_free": ", ".join(
-            number(decode_speedup(select(alone, category=name), variant).mean)
-            for name in categories
+            mean_speedup(select(alone, category=name), variant) for name in categories
         )
         for variant in ("eagle3", "auto")
     }
     figures = {
         "counts": ", ".join(str(len(select(each, variant="plain"))) for each in rows[:6]),
-        "eagle3": number(decode_speedup(alone, "eagle3").mean),
+        "eagle3": mean_speedup(alone, "eagle3"),
         "steps": span(
             [tokens_per_step(select(alone, variant=name)) for name in ("eagle3", "casd")]
         ),
@@ -72,7 +72,7 @@ def fused(results: Results) -> Grid:
         for temperature in (0, 1):
             rows = select(results.rows, suite=suite, temperature=temperature)
             figures[f"{suite}{temperature}"] = ", ".join(
-                f"`{name}` {number(decode_speedup(rows, variant).mean)}, "
+                f"`{name}` {mean_speedup(rows, variant)}, "
                 f"{number(tokens_per_step(select(rows, variant=variant)))}"
                 for name, variant in names.items()
                 if select(rows, variant=variant)

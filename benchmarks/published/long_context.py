@@ -9,6 +9,7 @@ from benchmarks.published.figures import (
     acceptance,
     decode_speedup,
     interval,
+    mean_speedup,
     number,
     percent,
     plus_minus,
@@ -24,17 +25,17 @@ K = 1024
 SELF, SMALLER = "the target", "the 0.5B"  # who drafts
 CELLS = ((31, "dialogue"), (16, "dialogue"), (16, "qmsum"), (8, "dialogue"), (8, "qmsum"))
 SUITES = {"dialogue": "dialogues", "qmsum": "QMSum"}
-COLUMNS = {
-    "`copy`": (SELF, "copy"),
-    "`auto`": (SELF, "auto"),
-    "`magicdec`": (SELF, "magicdec?draft_tokens=3"),
-    "`triforce`": (SELF, "triforce?draft_tokens=6"),
-    "`rapid`, 4 tokens": (SELF, "rapid?draft_tokens=4&retrieved=2048"),
-    "10": (SELF, "rapid?retrieved=2048"),
-    "0.5B: `sd`, 4 tokens": (SMALLER, "sd?draft_tokens=4"),
-    "`rapid`, 4 tokens ": (SMALLER, "rapid?draft_tokens=4&retrieved=2048"),
-    "10 ": (SMALLER, "rapid?retrieved=2048"),
-}
+COLUMNS = (
+    ("`copy`", SELF, "copy"),
+    ("`auto`", SELF, "auto"),
+    ("`magicdec`", SELF, "magicdec?draft_tokens=3"),
+    ("`triforce`", SELF, "triforce?draft_tokens=6"),
+    ("`rapid`, 4 tokens", SELF, "rapid?draft_tokens=4&retrieved=2048"),
+    ("10", SELF, "rapid?retrieved=2048"),
+    ("0.5B: `sd`, 4 tokens", SMALLER, "sd?draft_tokens=4"),
+    ("`rapid`, 4 tokens", SMALLER, "rapid?draft_tokens=4&retrieved=2048"),
+    ("10", SMALLER, "rapid?retrieved=2048"),
+)
 LONGEST = {"suite": "dialogue", "context": 31 * K, "batch": 1}
 BY_PROMPT = ("prompts",)  # sessions of one setting are one sample
 
@@ -48,10 +49,10 @@ def at_large_cost(
         cell = {"context": context * K, "suite": suite, "batch": 1}
         rows = {who: select(each, **cell) for who, each in drafted.items()}
         step = [_step_ms(row) for row in select(rows[SELF], variant="plain")]
-        cells = (_cell(rows[who], variant) for who, variant in COLUMNS.values())
+        cells = (_cell(rows[who], variant) for _, who, variant in COLUMNS)
         name = f"{context}K, {SUITES[suite]}"
         lines.append([name, number(sum(step) / len(step), 1), *cells])
-    columns = ["context", "plain step, ms", *COLUMNS]
+    columns = ["context", "plain step, ms", *(title for title, *_ in COLUMNS)]
     figures = _longest(itself.rows, smaller.rows) | _batches(magicdec.rows, dialled.rows)
     return Grid(columns, lines, figures | _stacks(stacks))
 
@@ -60,15 +61,15 @@ def _longest(*drafted: Sequence[Row]) -> dict[str, str]:
     """Of single prompts of 31K."""
     itself, smaller = (select(rows, **LONGEST) for rows in drafted)
     variants = {f"rapid{n}": f"rapid?retrieved={n}" for n in (1024, 2048, 4096)}
-    return {name: _speed(itself, variant) for name, variant in variants.items()} | {
-        "rapid_2": _interval(itself, "rapid?draft_tokens=2&retrieved=2048"),
-        "rapid_4": _interval(itself, "rapid?draft_tokens=4&retrieved=2048"),
-        "small_rapid": _interval(smaller, "rapid?draft_tokens=4&retrieved=2048"),
-        "small_sd": _interval(smaller, "sd?draft_tokens=4"),
-        "fused": _speed(itself, "rapid+copy?retrieved=2048"),
-        "dialled": _speed(itself, "rapid@0.8?retrieved=2048"),
-        "small_dialled": _speed(smaller, "rapid@0.8?draft_tokens=4&retrieved=2048"),
-        "sd_dialled": _speed(smaller, "sd@0.8?draft_tokens=4"),
+    return {name: mean_speedup(itself, variant) for name, variant in variants.items()} | {
+        "rapid_2": interval(decode_speedup(itself, "rapid?draft_tokens=2&retrieved=2048")),
+        "rapid_4": interval(decode_speedup(itself, "rapid?draft_tokens=4&retrieved=2048")),
+        "small_rapid": interval(decode_speedup(smaller, "rapid?draft_tokens=4&retrieved=2048")),
+        "small_sd": interval(decode_speedup(smaller, "sd?draft_tokens=4")),
+        "fused": mean_speedup(itself, "rapid+copy?retrieved=2048"),
+        "dialled": mean_speedup(itself, "rapid@0.8?retrieved=2048"),
+        "small_dialled": mean_speedup(smaller, "rapid@0.8?draft_tokens=4&retrieved=2048"),
+        "sd_dialled": mean_speedup(smaller, "sd@0.8?draft_tokens=4"),
     }
 
 
@@ -85,7 +86,8 @@ def _batches(magicdec: Sequence[Row], dialled: Sequence[Row]) -> dict[str, str]:
 
 def _by_batch(rows: Sequence[Row], variant: str, cells: Sequence[tuple[int, int]]) -> list[str]:
     return [
-        _speed(select(rows, context=context * K, batch=batch), variant) for context, batch in cells
+        mean_speedup(select(rows, context=context * K, batch=batch), variant)
+        for context, batch in cells
     ]
 
 
@@ -94,26 +96,17 @@ def _stacks(results: Results) -> dict[str, str]:
     return {row["engine"]: number(row["ms_per_step"], 1) for row in results.rows}
 
 
-def _speed(rows: Sequence[Row], variant: str) -> str:
-    return number(decode_speedup(rows, variant).mean)
-
-
-def _interval(rows: Sequence[Row], variant: str) -> str:
-    return interval(decode_speedup(rows, variant))
-
-
 def _cell(rows: Sequence[Row], variant: str) -> str:
     """Speed-up, tokens per step, accepted drafts."""
     mine = select(rows, variant=variant)
     if not mine:
         return NOTHING
-    found = decode_speedup(rows, variant)
-    return f"{number(found.mean)}, {number(tokens_per_step(mine))}, {percent(acceptance(mine))}"
+    found = mean_speedup(rows, variant), number(tokens_per_step(mine)), percent(acceptance(mine))
+    return ", ".join(found)
 
 
 def _step_ms(row: Row) -> float:
-    """Of all sequences of a batch together."""
-    return 1e3 * row["decode_seconds"] / row["steps"] * row["batch"]
+    return 1e3 * row["decode_seconds"] / row["steps"]
 
 
 def rapid_target(results: Results) -> Grid:

@@ -121,8 +121,7 @@ def large(results: Results) -> Grid:
     for variant in (DEMOS, "cics:plain", "demos:igpg", "cics:igpg:guided", "exact:auto"):
         for name, base in (("", BASE), ("over_", DEMOS)):
             both = list(pairs(results.rows, variant, base, CELL))
-            speeds = " / ".join(map(number, _speeds(both)))
-            figures[f"{name}{variant}".replace(":", "_")] = speeds
+            figures[f"{name}{variant}".replace(":", "_")] = _gain(both)
     return Grid(figures=figures)
 
 

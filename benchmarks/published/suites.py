@@ -7,6 +7,7 @@ from benchmarks.published.figures import (
     Row,
     decode_speedup,
     interval,
+    mean_speedup,
     number,
     pairs,
     same_outputs,
@@ -86,7 +87,7 @@ def cpu_presets(
     """Decoding against plain on two cores."""
     by_variant = {
         variant: ", ".join(
-            number(decode_speedup(select(suites.rows, suite=suite), variant).mean) for suite in FIVE
+            mean_speedup(select(suites.rows, suite=suite), variant) for suite in FIVE
         )
         for variant in ("pld", "rest", "store", "auto", "auto+store")
     }
@@ -95,14 +96,14 @@ def cpu_presets(
     fixed = select(presets.rows, temperature=0)
     figures = {
         **by_variant,
-        "fixed": ", ".join(number(decode_speedup(fixed, each).mean) for each in FIXED),
+        "fixed": ", ".join(mean_speedup(fixed, each) for each in FIXED),
         "greedy": interval(decode_speedup(select(newest.rows, temperature=0), "auto")),
         "sampled": interval(decode_speedup(select(newest.rows, temperature=1), "auto")),
         "spec": interval(decode_speedup(long.rows, "auto")),
         "total": interval(total_speedup(long.rows, "auto")),
         "same": f"{sum(one for one, _ in same)} of {sum(two for _, two in same)}",
-        "sd": " and ".join(number(decode_speedup(rows, "sd").mean) for rows in qwen),
-        "qwen": " and ".join(number(decode_speedup(rows, "auto").mean) for rows in qwen),
+        "sd": " and ".join(mean_speedup(rows, "sd") for rows in qwen),
+        "qwen": " and ".join(mean_speedup(rows, "auto") for rows in qwen),
     }
     return Grid(figures=figures)
 

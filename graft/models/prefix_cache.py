@@ -44,7 +44,7 @@ class PrefixCache:
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
         self.used = False
-        self._max_rows, self._store = 0, None
+        self.max_rows, self._store = 0, None
         self._texts: dict[str, BlockIndex] = defaultdict(BlockIndex)  # by salt
         self._running: dict[Extent, _Text] = {}  # the tokens that others may share
         self._idle: dict[Extent, _Text] = {}  # least recently used first
@@ -53,14 +53,9 @@ class PrefixCache:
     def use(self, *, max_rows: int, store: PrefixStore | None = None) -> None:
         """Enable sharing, and keep at most `max_rows` of finished sequences; `store` is a second
         tier, for rows without recurrent states. Clears the cache."""
-        self.used, self._max_rows = True, max_rows
+        self.used, self.max_rows = True, max_rows
         self._store = None if self._arena.storage.state_bytes else store
         self.clear()
-
-    @property
-    def max_rows(self) -> int:
-        """The rows of finished sequences that are kept at most."""
-        return self._max_rows
 
     def open(
         self, tokens: Sequence[int], rows: int, *, most: int | None = None, salt: str = ""
@@ -118,14 +113,14 @@ class PrefixCache:
         new = whole - extent.shared
         text = _Text(np.asarray(tokens[:whole], np.int32), salt)
         pinned = extent.pinned > whole  # by other answers to the same prompt
-        if new < BLOCK or new > self._max_rows or pinned or self._keeps(text):
+        if new < BLOCK or new > self.max_rows or pinned or self._keeps(text):
             self._arena.release(extent)
             return
         self._arena.truncate(extent, new)
         self._arena.trim(extent)
         self._keep(text, extent)
         self._touch(extent)
-        while self._idle_rows > self._max_rows:
+        while self._idle_rows > self.max_rows:
             self._drop_oldest()
 
     def persist(self, tokens: Sequence[int]) -> None:

@@ -92,15 +92,14 @@ class HeadRunner:
     def open(self, text: Sequence[int] = (), first: int = 0, salt: str = "") -> Memory:
         """The cache of a new sequence, whose features start at position `first` of its text: with
         the rows of the tokens before, if an earlier sequence of the same salt left them."""
-        if self.window is not None or not self.model.prefixes.used or not text:
-            rows = (self.window or 0) + TREE_ROWS
-            return Memory(self.arena.reserve(rows), first=first, end=first)
-        if not self.prefixes.used:
+        if self.window is not None:
+            return Memory(self.arena.reserve(self.window + TREE_ROWS))
+        if self.model.prefixes.used and not self.prefixes.used:
             self.prefixes.use(max_rows=self.model.prefixes.max_rows)
-        pairs = _pairs(text, salt)
-        extent = self.prefixes.open(pairs.tokens, TREE_ROWS, most=first, salt=pairs.salt)
+        pairs, salt = _pairs(text, salt)
+        extent = self.prefixes.open(pairs, TREE_ROWS, most=first, salt=salt)
         if extent.shared == first:
-            self.prefixes.enter(pairs.tokens, extent, salt=pairs.salt)
+            self.prefixes.enter(pairs, extent, salt=salt)
         return Memory(extent, first=first, end=first)
 
     def hold(self, sequences: int) -> None:
@@ -114,13 +113,11 @@ class HeadRunner:
     def close(self, memory: Memory, text: Sequence[int] = (), salt: str = "") -> None:
         """Free its rows, or keep them for sequences whose text begins like this one."""
         extent = memory.extent
-        if self.window is not None or not text:
-            self.prefixes.leave((), extent, most=0)
-            return
-        extent.length = memory.end - memory.first
-        pairs = _pairs(text, salt)
-        gap = memory.first != extent.shared
-        self.prefixes.leave(pairs.tokens, extent, most=0 if gap else None, salt=pairs.salt)
+        complete = self.window is None and memory.first == extent.shared
+        if complete:
+            extent.length = memory.end - memory.first
+        pairs, salt = _pairs(text, salt)
+        self.prefixes.leave(pairs, extent, most=None if complete else 0, salt=salt)
 
     @torch.inference_mode()
     def read(self, texts: Sequence[Text]) -> None:
@@ -290,16 +287,9 @@ class _TreeRows:
         return [attend_rows(query, self._keys, self._values, scale, self._seen)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Pairs:
-    """A text as a prefix cache of pairs sees it: row p follows from the tokens up to p + 1."""
-
-    tokens: Sequence[int]
-    salt: str
-
-
-def _pairs(text: Sequence[int], salt: str) -> _Pairs:
-    return _Pairs(text[1:], f"{salt} {text[0]}")
+def _pairs(text: Sequence[int], salt: str) -> tuple[Sequence[int], str]:
+    """Tokens and salt of a text in a prefix cache whose row p follows from tokens up to p + 1."""
+    return text[1:], f"{salt} {text[:1]}"
 
 
 def chosen(rows: Tensor, above: Tensor) -> Tensor:
