@@ -176,13 +176,21 @@ class WorkerDrafts:
         return texts
 
     def _tokens_in_flight(self, batch: Any) -> list[list[int]]:  # noqa: ANN401
-        """With overlap scheduling the last step's tokens are not in output_ids yet."""
+        """The end of each text that is not in output_ids yet, because with overlap scheduling its
+        step's result is processed later; but it is, if a step of other requests came between."""
         if not self.enable_overlap or batch.grammar_needs_sync():
             return [[] for _ in batch.reqs]
         tokens = batch.spec_info.accept_tokens.cpu().tolist()
         counts = batch.spec_info.accept_lens.cpu().tolist()
-        width = self.draft_token_num
-        return [tokens[i * width : i * width + count] for i, count in enumerate(counts)]
+        width, new = self.draft_token_num, []
+        for i, (request, kept) in enumerate(
+            zip(batch.reqs, batch.seq_lens_cpu.tolist(), strict=True)
+        ):
+            known = len(request.origin_input_ids_unpadded) + len(request.output_ids)
+            missing = kept + 1 - known  # the root has no KV yet
+            end = i * width + counts[i]
+            new.append(tokens[end - missing : end])
+        return new
 
     def _update_ngram_corpus(self, batch: Any) -> None:  # noqa: ANN401
         """Called while the device verifies: drops requests that left the batch instead of

@@ -103,10 +103,17 @@ class Worker(WorkerDrafts, NgramWorker):
         self.start_drafts()
 
     def step(self, *requests, in_flight=None):
-        """The deepest path of each request's tree."""
+        """The deepest path of each request's tree; in flight: the tokens of the last step, and how
+        many of each request's text have KV."""
         batch = SimpleNamespace(reqs=requests, grammar_needs_sync=lambda: False)
         if in_flight is not None:
-            batch.spec_info = in_flight
+            steps, kept = in_flight
+            rows = [[*new, *[0] * (NODES - len(new))] for new in steps]
+            batch.spec_info = SimpleNamespace(
+                accept_tokens=torch.tensor(rows).flatten(),
+                accept_lens=torch.tensor([len(new) for new in steps]),
+            )
+            batch.seq_lens_cpu = torch.tensor(kept)
         tokens, mask = self._prepare_draft_tokens(batch)
         self._update_ngram_corpus(batch)
         rows = zip(tokens.reshape(-1, NODES), mask.reshape(-1, NODES, NODES), strict=True)
@@ -211,10 +218,19 @@ def test_texts_are_forgotten_when_the_request_ends():
 
 def test_tokens_in_flight_are_part_of_the_text():
     worker, asks = Worker(overlap=True), request("one", [10], documents=[DOCUMENT])
-    accepted = torch.tensor([20, 21, *[0] * (NODES - 2)])
-    flying = SimpleNamespace(accept_tokens=accepted, accept_lens=torch.tensor([2]))
-    [copied] = worker.step(asks, in_flight=flying)
+    [copied] = worker.step(asks, in_flight=([[20, 21]], [3]))
     assert copied[:3] == [22, 23, 24]
+
+
+def test_tokens_are_not_in_flight_any_more_after_a_step_of_other_requests():
+    worker, asks = Worker(overlap=True), request("one", [10], documents=[DOCUMENT])
+    worker.step(asks, in_flight=([[20, 21]], [3]))
+    asks.output_ids = [10, 20, 21]  # processed while the prompt of "two" is computed
+    new = request("two", [], documents=[DOCUMENT])
+    copied = worker.step(asks, new, in_flight=([[20, 21], [40]], [3, 1]))
+    assert [path[:2] for path in copied] == [[22, 23], [41, 42]]
+    copied = worker.step(asks, new, in_flight=([[22, 23], [41]], [5, 2]))
+    assert [path[:2] for path in copied] == [[24, 25], [42, 43]]
 
 
 def test_a_flush_forgets_requests_and_the_pool_in_memory_but_no_corpora(monkeypatch):
