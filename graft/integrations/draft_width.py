@@ -5,7 +5,7 @@ every request gets the same number of draft tokens, chosen from the acceptance r
 of a step or two ago and from measured step times; 0 makes a plain step.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from graft.integrations.step_times import StepTimes, kind_of
 
@@ -23,11 +23,12 @@ class DraftWidth:
     step by itself would cut good drafts short and pad the others.
     """
 
-    def __init__(self, max_width: int) -> None:
+    def __init__(self, max_width: int, fewest: int = 1) -> None:
         """At most max_width; of others those that make 2, 4, 8, ... rows of a request, because
-        engines pad steps to such sizes."""
+        engines pad steps to such sizes. Drafts have at least the fewest of these."""
         powers = (2**power - 1 for power in range(1, 8))
-        self._widths = sorted({0, max_width, *(each for each in powers if each < max_width)})
+        between = (each for each in powers if fewest <= each < max_width)
+        self._widths = sorted({0, max_width, *between})
         self._times = StepTimes()
         self._tokens = self._seconds = 0.0  # of recent steps
         self._right = self._wrong = 0.0
@@ -46,22 +47,27 @@ class DraftWidth:
             self._right = KEPT * self._right + right
             self._wrong = KEPT * self._wrong + sum(count <= width for count in counts)
 
-    def choose(self, requests: int, rates: Sequence[float] | None = None) -> int:
+    @property
+    def widths(self) -> list[int]:
+        """All that are chosen from, from 0 up."""
+        return self._widths
+
+    def choose(self, requests: int, expected: Callable[[int], float] | None = None) -> int:
         """Draft tokens of each of so many requests in the next step.
 
-        `rates` are acceptance rates of the draft tokens of requests, 0 without a draft. Without
-        rates those observed count for all, and drafts are tried now and then.
+        `expected` says how many of that number for each are accepted, of all requests together.
+        Without it the acceptance rate observed counts, and drafts are tried now and then.
         """
         if not requests:
             return self._widths[-1]
-        probing = rates is None and self._plain >= PROBED
-        if rates is None:
-            rates = [self._observed_rate()] * requests
+        probing = expected is None and self._plain >= PROBED
+        if expected is None:
+            expected = accepted_at([self._observed_rate()] * requests)
         plain = max(self._times.seconds(requests, 0), SHORTEST)
         speed = max(self._tokens / max(self._seconds, SHORTEST), requests / plain)
 
         def gain(width: int) -> float:
-            return _expected(width, rates) - speed * self._times.seconds(requests, width)
+            return expected(width) - speed * self._times.seconds(requests, width)
 
         best = self._trial(max(self._widths, key=gain), requests)
         best = best or (self._widths[1] if probing else 0)
@@ -85,6 +91,11 @@ class DraftWidth:
         return (self._right + FIRST_RATE) / (self._right + self._wrong + 1.0)
 
 
-def _expected(width: int, rates: Sequence[float]) -> float:
-    """Draft tokens that are accepted of `width` for each of some requests."""
-    return sum(rate * (1 - rate**width) / (1 - rate) if rate < 1 else width for rate in rates)
+def accepted_at(rates: Sequence[float]) -> Callable[[int], float]:
+    """Draft tokens that are accepted of a number for each request, by the acceptance rates of
+    theirs; 0 without a draft."""
+
+    def accepted(width: int) -> float:
+        return sum(rate * (1 - rate**width) / (1 - rate) if rate < 1 else width for rate in rates)
+
+    return accepted

@@ -9,13 +9,19 @@ text, and of the texts in its `custom_params` (`sglang_fields.py`). All requests
 external corpora, or from those that they name, and from the datastores in GRAFT_STORES. With
 GRAFT_POOL=memory, or a folder that keeps them, trees also have copies from earlier answers to
 requests with the same `extra_key` (cache salt).
+
+NGRAM verifies a full tree in every step. Here a step has as many draft tokens as are expected to
+pay, by acceptance probabilities and measured step times, often none (`sglang_steps.py`).
 """
 
 import inspect
 import logging
 import os
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,6 +31,18 @@ from graft.integrations.request_text import encoder
 from graft.integrations.sglang_corpora import Corpora
 from graft.integrations.sglang_fields import NO_TEXTS, Reader, Texts
 from graft.integrations.sglang_frontend import NAME, add_hooks
+from graft.integrations.sglang_steps import (
+    LastStep,
+    Pace,
+    Size,
+    full_mask,
+    know_lengths,
+    known_lengths,
+    plain_step,
+    resolve_known_lengths,
+    sizes_of,
+    widened,
+)
 from graft.integrations.sglang_trees import Running, Trees
 from graft.integrations.versions import SGLANG
 from graft.match.pool import PoolOptions, Pools
@@ -68,19 +86,52 @@ def algorithm_class() -> type:
         for name, member in vars(SpeculativeAlgorithm).items()
         if inspect.isfunction(member) and not name.startswith("_") and name != "create_worker"
     ]
-    return type("GraftAlgorithm", (CustomSpecAlgo,), {name: like_ngram(name) for name in methods})
+    answers = {name: like_ngram(name) for name in methods}
+    make_relay = answers["create_future_map"]
+
+    def create_future_map(self: object, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+        return resolve_known_lengths(make_relay(self, *arguments, **options))
+
+    answers["create_future_map"] = create_future_map
+    return type("GraftAlgorithm", (CustomSpecAlgo,), answers)
 
 
 def worker_class() -> type:
     """SGLang's NGRAM worker with Graft's trees."""
-    from sglang.srt.speculative.ngram_worker import NGRAMWorker
+    from sglang.srt.speculative import ngram_worker
 
-    class GraftWorker(WorkerDrafts, NGRAMWorker):
-        """Of NGRAMWorker everything but its corpora and drafts."""
+    ngram_worker.USE_FULL_MASK = False  # it fills them request by request
+
+    class GraftWorker(WorkerDrafts, ngram_worker.NGRAMWorker):
+        """Of NGRAMWorker everything but its corpora, its drafts and the size of its steps."""
 
         def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401
             super().__init__(*arguments, **options)  # loads the corpus that the options name
             self.start_drafts()
+
+        def init_cuda_graphs(self) -> None:
+            """Make those of smaller steps, after SGLang's own."""
+            super().init_cuda_graphs()
+            self.start_steps()
+
+        def forward_batch_generation(
+            self,
+            batch: Any,  # noqa: ANN401
+            on_publish: Any = None,  # noqa: ANN401
+            **options: Any,  # noqa: ANN401
+        ) -> Any:  # noqa: ANN401
+            """See NGRAMWorker."""
+            run = super().forward_batch_generation
+            return self.run_step(batch, on_publish, lambda: run(batch, on_publish, **options))
+
+        def _prepare_for_speculative_decoding(self, batch: Any) -> None:  # noqa: ANN401
+            decodes = batch.forward_mode.is_decode()
+            super()._prepare_for_speculative_decoding(batch)
+            if decodes and str(self.device) != "cpu":
+                nodes, verified = self.draft_token_num, batch.spec_info
+                trees = verified.custom_mask.view(-1, nodes, nodes)
+                total = int(batch.seq_lens_cpu.sum())
+                verified.custom_mask = full_mask(trees, batch.seq_lens, total)
 
         def clear_cache_pool(self) -> None:
             """See NGRAMWorker; corpora stay, a pool in memory does not."""
@@ -100,17 +151,36 @@ class WorkerDrafts:
     ngram_corpus: Any
     draft_token_num: int
     enable_overlap: bool
+    req_to_token_pool: Any
+    device: Any
     _started = False
+    _sizes: Mapping[int, Size] = MappingProxyType({})  # of steps with fewer draft tokens
 
     def start_drafts(self) -> None:
         """Open datastores and pool, and compile, before the first request."""
         _ = self.trees
         self._started = True
 
+    def start_steps(self) -> None:
+        """Make what smaller steps need, once SGLang has made what full ones need."""
+        self._sizes = sizes_of(self, self.pace.widths[:-1])
+        if self._sizes:
+            logger.info("Draft tokens of a step: one of %s", self.pace.widths)
+
     def reset_drafts(self) -> None:
         """Forget all requests."""
         self.trees.close()
         del self.trees
+
+    @cached_property
+    def pace(self) -> Pace:
+        """Draft tokens of the next step."""
+        return Pace(self.draft_token_num - 1)
+
+    @cached_property
+    def last_step(self) -> LastStep:
+        """Tokens of the step before."""
+        return LastStep(self.req_to_token_pool.req_to_token.shape[0], self.device)
 
     @cached_property
     def corpora(self) -> Corpora:
@@ -150,20 +220,80 @@ class WorkerDrafts:
         """See NGRAMWorker."""
         return self.corpora.counts()
 
+    def run_step(self, batch: Any, on_publish: Any, run: Callable[[], Any]) -> Any:  # noqa: ANN401
+        """A step of SGLang; `run` computes prompts, or verifies trees of draft_token_num nodes."""
+        full, requests = self.draft_token_num, batch.reqs
+        lengths = batch.seq_lens_cpu.tolist()
+        if not batch.forward_mode.is_decode():
+            result = run()
+            if requests:
+                self.pace.launched(None)
+                self.last_step.note(batch, result.next_token_ids[:, None], None)
+                know_lengths(requests, lengths)
+            return result
+        width = self._draft_tokens(batch)
+        self.pace.launched(width)
+        if not width:
+            result = plain_step(self, batch, on_publish, self._sizes[0], self.last_step)
+            know_lengths(requests, [length + 1 for length in lengths])
+            self._update_ngram_corpus(batch)
+            return result
+        with self._sizes[width].used(self) if width in self._sizes else nullcontext():
+            result = run()
+        following = result.next_draft_input
+        tokens = following.accept_tokens.view(len(requests), -1)
+        self.last_step.note(batch, tokens, following.accept_lens)
+        know_lengths(requests, [None] * len(requests))
+        widened(following, full)
+        return result
+
+    def _draft_tokens(self, batch: Any) -> int:  # noqa: ANN401
+        """How many draft tokens each request gets; 0 makes a plain step.
+
+        The host does not wait for a step whose lengths it knows; its one token is missing then.
+        """
+        if not self._sizes or batch.has_grammar or batch.return_hidden_states:
+            return self.draft_token_num - 1
+        known = known_lengths(batch.reqs) is not None
+        running = self._running(batch, [[]] * len(batch.reqs) if known else None)
+        expected = self.trees.expected(running, skipped=int(known))
+        return self._agreed(self.pace.choose(len(running), expected))
+
+    def _agreed(self, width: int) -> int:
+        """The choice of the first rank: step times differ."""
+        if self.server_args.tp_size == 1:
+            return width
+        from sglang.srt.distributed import get_tp_group
+
+        return get_tp_group().broadcast_object(width, src=0)
+
+    def on_verify_complete_cpu(
+        self,
+        num_correct_drafts_per_req: list[int],
+        batch_size: int = 0,  # noqa: ARG002
+    ) -> None:
+        """See BaseSpecWorker."""
+        self.pace.processed([1 + count for count in num_correct_drafts_per_req])
+
     def _prepare_draft_tokens(self, batch: Any) -> tuple[np.ndarray, np.ndarray]:  # noqa: ANN401
-        new = self._tokens_in_flight(batch)
-        return self.trees.draft(
-            [
-                Running(
-                    request.rid,
-                    request.origin_input_ids_unpadded,
-                    [*request.output_ids, *more],
-                    NO_TEXTS if request.rid in self.trees else self._texts(request),
-                    getattr(request, "extra_key", None) or "",
-                )
-                for request, more in zip(batch.reqs, new, strict=True)
-            ]
-        )
+        return self.trees.draft(self._running(batch), self.draft_token_num)
+
+    def _running(self, batch: Any, in_flight: list[list[int]] | None = None) -> list[Running]:  # noqa: ANN401
+        """The requests of a batch with the tokens in flight, which the host waits for unless they
+        are given."""
+        if in_flight is None:
+            in_flight = self.last_step.in_flight(batch, batch.seq_lens_cpu.tolist())
+        return [
+            Running(
+                request.rid,
+                request.origin_input_ids_unpadded,
+                request.output_ids,
+                NO_TEXTS if request.rid in self.trees else self._texts(request),
+                getattr(request, "extra_key", None) or "",
+                tokens,
+            )
+            for request, tokens in zip(batch.reqs, in_flight, strict=True)
+        ]
 
     def _texts(self, request: Any) -> Texts:  # noqa: ANN401
         """Of a new request; what cannot be used is logged: only the front end can refuse it."""
@@ -174,23 +304,6 @@ class WorkerDrafts:
         except InputError as error:
             logger.warning("request %s: %s", request.rid, error)
         return texts
-
-    def _tokens_in_flight(self, batch: Any) -> list[list[int]]:  # noqa: ANN401
-        """The end of each text that is not in output_ids yet, because with overlap scheduling its
-        step's result is processed later; but it is, if a step of other requests came between."""
-        if not self.enable_overlap or batch.grammar_needs_sync():
-            return [[] for _ in batch.reqs]
-        tokens = batch.spec_info.accept_tokens.cpu().tolist()
-        counts = batch.spec_info.accept_lens.cpu().tolist()
-        width, new = self.draft_token_num, []
-        for i, (request, kept) in enumerate(
-            zip(batch.reqs, batch.seq_lens_cpu.tolist(), strict=True)
-        ):
-            known = len(request.origin_input_ids_unpadded) + len(request.output_ids)
-            missing = kept + 1 - known  # the root has no KV yet
-            end = i * width + counts[i]
-            new.append(tokens[end - missing : end])
-        return new
 
     def _update_ngram_corpus(self, batch: Any) -> None:  # noqa: ANN401
         """Called while the device verifies: drops requests that left the batch instead of

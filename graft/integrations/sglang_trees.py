@@ -6,7 +6,7 @@ ranks of a tensor-parallel server make the same.
 """
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,23 +24,30 @@ from graft.match.suffix_array import Store
 from graft.match.suffix_automaton import SuffixAutomaton
 from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import DraftTree
+from graft.tree.prune import strongest
 
 FILLER = 0  # token of padding nodes: children of the root, verified like any draft token
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A request of SGLang; `output` ends with the root. `texts` are read when it is new."""
+    """A request of SGLang; `output` and the tokens `in_flight` after it end with the root, if all
+    are known. `texts` are read when it is new."""
 
     name: str
     prompt: Sequence[int]
     output: Sequence[int]
     texts: Texts = NO_TEXTS
     salt: str = ""
+    in_flight: Sequence[int] = ()
+
+    def after(self, known: int) -> list[int]:
+        """The answer without its first tokens that are known."""
+        return [*self.output[known:], *self.in_flight[max(known - len(self.output), 0) :]]
 
 
 class Trees:
-    """Draft trees of exactly `nodes` nodes, the root included."""
+    """Draft trees of at most `nodes` nodes, the root included."""
 
     def __init__(
         self, nodes: int, pools: Pools | None = None, corpora: Corpora | None = None
@@ -64,6 +71,7 @@ class Trees:
             self._drafter = CopiesAndPool(self._drafter, pool_lookups(pools, nodes - 1))
             PoolIndex.warm_up()
         self._contexts: dict[str, DraftContext] = {}
+        self._proposed: dict[str, tuple[int, DraftTree]] = {}  # by request: its tokens, its tree
         self._numbers = itertools.count()
         SuffixAutomaton.warm_up()
         Calibration.warm_up()
@@ -72,13 +80,43 @@ class Trees:
         """Whether this request is indexed already."""
         return name in self._contexts
 
-    def draft(self, requests: Sequence[Running]) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens [B * N] and the ancestor mask [B * N * N], flattened as SGLang takes them."""
-        contexts = [self._context(request) for request in requests]
-        free = Budget(self._nodes - 1, np.ones(1 + len(requests) * self._nodes))
-        padded = [_padded(tree, self._nodes) for tree in self._drafter.propose(contexts, free)]
+    def expected(self, requests: Sequence[Running], skipped: int = 0) -> Callable[[int], float]:
+        """Of a number of draft tokens for each request: how many of all are expected to be
+        accepted, less the `skipped` first of each, whose places other tokens take."""
+        sums = np.zeros((len(requests), self._nodes))
+        for row, tree in zip(sums, self._trees(requests), strict=True):
+            best = np.cumsum(-np.sort(-tree.scores[1:]))
+            row[1 : len(tree)] = best
+            row[len(tree) :] = best[-1] if len(best) else 0.0
+        accepted = sums.sum(0)
+
+        def of_width(width: int) -> float:
+            return float(accepted[min(width + skipped, self._nodes - 1)] - accepted[skipped])
+
+        return of_width
+
+    def draft(
+        self, requests: Sequence[Running], nodes: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens [B * N] and the ancestor mask [B * N * N] of trees of exactly N nodes, flattened
+        as SGLang takes them."""
+        nodes = nodes or self._nodes
+        padded = [_padded(strongest(tree, nodes - 1), nodes) for tree in self._trees(requests)]
         tokens = np.concatenate([tokens for tokens, _ in padded])
         return tokens, np.concatenate([mask.ravel() for _, mask in padded])
+
+    def _trees(self, requests: Sequence[Running]) -> list[DraftTree]:
+        """The largest trees of the requests; those proposed already, unless there are new
+        tokens."""
+        contexts = [self._context(request) for request in requests]
+        made = [self._proposed.get(request.name, (-1, None))[0] for request in requests]
+        new = [i for i, context in enumerate(contexts) if made[i] != len(context.tokens)]
+        if new:
+            free = Budget(self._nodes - 1, np.ones(1 + len(new) * self._nodes))
+            trees = self._drafter.propose([contexts[i] for i in new], free)
+            for i, tree in zip(new, trees, strict=True):
+                self._proposed[requests[i].name] = len(contexts[i].tokens), tree
+        return [self._proposed[request.name][1] for request in requests]
 
     def keep(self, names: Iterable[str]) -> None:
         """Drop all other requests; one that returns is indexed again."""
@@ -89,6 +127,7 @@ class Trees:
     def drop(self, name: str) -> None:
         """Forget a request and its texts; the pool keeps its answer."""
         context = self._contexts.pop(name, None)
+        self._proposed.pop(name, None)
         if context is None:
             return
         self._drafter.finish(context.sequence)
@@ -109,9 +148,10 @@ class Trees:
     def _context(self, request: Running) -> DraftContext:
         context = self._contexts.get(request.name)
         if context is not None:
-            new = list(request.output[len(context.tokens) :])
+            new = request.after(len(context.tokens))
             context.tokens += new
-            self._drafter.observe([TargetStep(context.sequence, new)])
+            if new:
+                self._drafter.observe([TargetStep(context.sequence, new)])
             return context
         prompt = list(request.prompt)
         context = DraftContext(
@@ -120,7 +160,7 @@ class Trees:
             [(0, len(prompt))],
             documents=[list(document) for document in request.texts.documents],
             prediction=list(request.texts.prediction),
-            tokens=list(request.output),
+            tokens=request.after(0),
             salt=request.salt,
         )
         self._contexts[request.name] = context

@@ -30,7 +30,8 @@ from typing import TYPE_CHECKING, Any
 
 from graft.errors import InputError
 from graft.integrations.draft_counters import DraftCounters
-from graft.integrations.draft_width import DraftWidth
+from graft.integrations.draft_width import DraftWidth, accepted_at
+from graft.integrations.step_times import WIDEST_GAP
 from graft.integrations.versions import VLLM_DEVICE
 from graft.integrations.vllm_fields import NAME
 
@@ -44,7 +45,6 @@ PRIOR = 4.0  # drafts of each match length that the first acceptance rate counts
 DECAY = 0.999  # per step with drafts, of what was observed
 PLAIN_DECAY = 0.98  # per search without a draft, so that drafts are tried again
 SEARCHED = 2  # plain steps per search
-WIDEST_GAP = 0.25  # seconds between two outputs that belong to one run of steps
 SOURCE = "text"  # of all drafts: the request's prompt or answer
 
 logger = logging.getLogger(__name__)
@@ -284,7 +284,8 @@ def scheduler_of(base: type[Any]) -> type[Any]:
         def _update_after_schedule(self, scheduler_output: Any) -> None:  # noqa: ANN401
             if self._draft_width is not None:
                 scheduler_output.num_spec_tokens_to_schedule = self._draft_width.choose(
-                    len(scheduler_output.num_scheduled_tokens), Shared.rates
+                    len(scheduler_output.num_scheduled_tokens),
+                    None if Shared.rates is None else accepted_at(Shared.rates),
                 )
             super()._update_after_schedule(scheduler_output)
 

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from graft.integrations.draft_width import PROBED, DraftWidth
+from graft.integrations.draft_width import PROBED, DraftWidth, accepted_at
 
 
 def measured(
@@ -21,30 +21,30 @@ def measured(
 
 def test_likely_drafts_are_long_and_unlikely_ones_are_none():
     width = measured(0.005)
-    assert width.choose(1, [0.98]) == 15
-    assert 0 < width.choose(1, [0.6]) < 15
-    assert width.choose(1, [0.05]) == 0
-    assert width.choose(1, [0.0]) == 0
+    assert width.choose(1, accepted_at([0.98])) == 15
+    assert 0 < width.choose(1, accepted_at([0.6])) < 15
+    assert width.choose(1, accepted_at([0.05])) == 0
+    assert width.choose(1, accepted_at([0.0])) == 0
 
 
 def test_rows_that_cost_much_shorten_drafts():
     cheap, dear = measured(0.002), measured(0.2)
-    assert cheap.choose(1, [0.8]) > dear.choose(1, [0.8])
+    assert cheap.choose(1, accepted_at([0.8])) > dear.choose(1, accepted_at([0.8]))
 
 
 def test_what_any_draft_costs_is_measured():
     cheap, dear = measured(0.001, requests=16), measured(0.001, requests=16, drafts=0.7)
     rates = [0.3] * 16
-    assert cheap.choose(16, rates) > 0
-    assert dear.choose(16, rates) == 0
-    assert dear.choose(16, [0.95] * 16) == 15
+    assert cheap.choose(16, accepted_at(rates)) > 0
+    assert dear.choose(16, accepted_at(rates)) == 0
+    assert dear.choose(16, accepted_at([0.95] * 16)) == 15
 
 
 def test_steps_beyond_the_largest_graph_are_avoided():
     width = DraftWidth(15)
     for drafted in (0, 1, 3, 7, 15) * 20:
         width.observe(drafted, [1 + drafted // 2] * 64, 5.0 if drafted == 15 else 1.5)
-    assert width.choose(64, [0.9] * 64) == 7
+    assert width.choose(64, accepted_at([0.9] * 64)) == 7
 
 
 class Batch:
@@ -113,20 +113,20 @@ def test_near_the_best_width_whatever_is_copied(requests, share):
     }
     chooser, batch = DraftWidth(15), Batch(copying, requests)
     batch.observe = chooser.observe
-    found = batch.speed(lambda batch, _: chooser.choose(requests, batch.rates()))
+    found = batch.speed(lambda batch, _: chooser.choose(requests, accepted_at(batch.rates())))
     assert found > 0.97 * max(fixed.values())
     assert copying < requests or max(fixed, key=fixed.get) > 0  # copies pay
 
 
 def test_one_copying_request_of_many_gets_no_draft_if_rows_cost():
     width = measured(0.01, requests=16)
-    assert width.choose(16, [0.9] + [0.0] * 15) == 0
-    assert width.choose(16, [0.9] * 16) > 0
+    assert width.choose(16, accepted_at([0.9] + [0.0] * 15)) == 0
+    assert width.choose(16, accepted_at([0.9] * 16)) > 0
 
 
 def test_all_widths_make_rows_of_usual_graph_sizes():
     assert {DraftWidth(16).choose(0), DraftWidth(15).choose(0)} == {16, 15}
-    found = {measured(0.01).choose(1, [rate / 50]) for rate in range(50)}
+    found = {measured(0.01).choose(1, accepted_at([rate / 50])) for rate in range(50)}
     assert found <= {0, 1, 3, 7, 15}
 
 
@@ -145,4 +145,4 @@ def test_without_rates_observed_ones_count(accepted):
 def test_a_step_without_output_says_nothing():
     width = DraftWidth(7)
     width.observe(7, [], 1.0)
-    assert width.choose(1, [0.9]) > 0
+    assert width.choose(1, accepted_at([0.9])) > 0

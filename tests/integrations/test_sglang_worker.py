@@ -92,6 +92,8 @@ class NgramWorker:
         self.draft_token_num, self.enable_overlap = NODES, overlap
         self.target_worker = SimpleNamespace(tokenizer=None)
         self.model_runner = SimpleNamespace(model_config=SimpleNamespace(vocab_size=500))
+        self.req_to_token_pool = SimpleNamespace(req_to_token=torch.zeros(4, 1))
+        self.device = "cpu"
         self.ngram_corpus = SimpleNamespace(external_corpus_max_tokens=100)
         if corpus:
             self.commit_corpus_load("start", self.add_external_corpus("start", corpus))
@@ -103,26 +105,34 @@ class Worker(WorkerDrafts, NgramWorker):
         self.start_drafts()
 
     def step(self, *requests, in_flight=None):
-        """The deepest path of each request's tree; in flight: the tokens of the last step, and how
-        many of each request's text have KV."""
-        batch = SimpleNamespace(reqs=requests, grammar_needs_sync=lambda: False)
-        if in_flight is not None:
-            steps, kept = in_flight
-            rows = [[*new, *[0] * (NODES - len(new))] for new in steps]
-            batch.spec_info = SimpleNamespace(
-                accept_tokens=torch.tensor(rows).flatten(),
-                accept_lens=torch.tensor([len(new) for new in steps]),
+        """The deepest path of each request's tree; in flight: each request's tokens of the last
+        step, None if it was not in that step, and how many of each request's text have KV."""
+        batch = SimpleNamespace(reqs=requests)
+        steps, kept = in_flight or ([None], [known(each) - 1 for each in requests])
+        batch.seq_lens_cpu = torch.tensor(kept)
+        last = [(each, new) for each, new in zip(requests, steps, strict=False) if new]
+        if last:
+            rows = torch.tensor([[*new, *[0] * (NODES - len(new))] for _, new in last])
+            verified = SimpleNamespace(
+                reqs=[each for each, _ in last], req_pool_indices=torch.arange(len(last))
             )
-            batch.seq_lens_cpu = torch.tensor(kept)
+            counts = torch.tensor([len(new) for _, new in last])
+            self.last_step.note(verified, rows, counts)
         tokens, mask = self._prepare_draft_tokens(batch)
         self._update_ngram_corpus(batch)
         rows = zip(tokens.reshape(-1, NODES), mask.reshape(-1, NODES, NODES), strict=True)
         return [row[max(ancestors, key=sum)].tolist()[1:] for row, ancestors in rows]
 
 
+def known(request):
+    """Tokens of a request's text that SGLang's scheduler knows."""
+    return len(request.origin_input_ids) + len(request.output_ids)
+
+
 def request(name, output, **custom):
     return SimpleNamespace(
         rid=name,
+        origin_input_ids=[1],
         origin_input_ids_unpadded=[1],
         output_ids=output,
         sampling_params=SimpleNamespace(custom_params=custom),
@@ -227,8 +237,9 @@ def test_tokens_are_not_in_flight_any_more_after_a_step_of_other_requests():
     worker.step(asks, in_flight=([[20, 21]], [3]))
     asks.output_ids = [10, 20, 21]  # processed while the prompt of "two" is computed
     new = request("two", [], documents=[DOCUMENT])
-    copied = worker.step(asks, new, in_flight=([[20, 21], [40]], [3, 1]))
+    copied = worker.step(asks, new, in_flight=([None, [40]], [3, 1]))
     assert [path[:2] for path in copied] == [[22, 23], [41, 42]]
+    new.output_ids = [40]
     copied = worker.step(asks, new, in_flight=([[22, 23], [41]], [5, 2]))
     assert [path[:2] for path in copied] == [[24, 25], [42, 43]]
 

@@ -1,0 +1,290 @@
+"""Steps of SGLang's model with fewer tokens for each request than a full draft tree has.
+
+SGLang's NGRAM verifies a full tree of every request in every step, and before each step the host
+waits for the tokens of the last. Attention and CUDA graphs are made for that one size. Here they
+are made for smaller trees too, and for SGLang's own plain step. The host plans a plain step while
+the device still computes the one before, because it needs neither that step's tokens, which stay on
+the device, nor its lengths, if that step is a plain one or a prompt's.
+"""
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from graft.integrations.draft_width import DraftWidth
+from graft.integrations.step_times import WIDEST_GAP
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LENGTH = "graft_length"  # attribute of requests: tokens with KV, None if the host must wait for it
+RUNNER = ("attn_backend", "decode_cuda_graph_runner", "spec_algorithm", "init_new_workspace")
+FEWEST = 3  # draft tokens of a step that has some: each size takes time and memory at the start
+# Options of SGLang with which steps keep one size: they share buffers across sizes.
+ONE_SIZE = ("enable_dp_attention", "enable_two_batch_overlap", "enable_pdmux", "enable_lora")
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What SGLang's worker and model runner have for steps of one size, by attribute."""
+
+    worker: dict[str, Any]
+    runner: dict[str, Any]
+
+    @contextmanager
+    def used(self, worker: Any) -> Iterator[None]:  # noqa: ANN401
+        """Let worker and runner have it for one step; prompts are computed with their own."""
+        with _replaced(worker, self.worker), _replaced(worker.model_runner, self.runner):
+            yield
+
+
+def sizes_of(worker: Any, widths: Sequence[int]) -> dict[int, Size]:  # noqa: ANN401
+    """By number of draft tokens; none where SGLang's options need steps of one size."""
+    options = worker.server_args
+    if (
+        not str(worker.device).startswith("cuda")
+        or any(getattr(options, name, False) for name in ONE_SIZE)
+        or options.pp_size > 1
+        or _has_recurrent_layers(worker.model_runner)
+    ):
+        return {}
+    return {width: _size(worker, width + 1) for width in widths}
+
+
+def _has_recurrent_layers(runner: Any) -> bool:  # noqa: ANN401
+    """Whether verifications keep states that a plain step would not."""
+    from sglang.srt.configs.hybrid_arch import mambaish_config
+
+    return mambaish_config(runner.model_config) is not None
+
+
+def _size(worker: Any, nodes: int) -> Size:  # noqa: ANN401
+    """Make attention and CUDA graphs for trees of so many nodes; 1 makes those of plain steps."""
+    from sglang.srt.runtime_context import get_context, get_spec
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+    small = copy(worker)
+    small.draft_token_num = small.speculative_num_draft_tokens = nodes
+    small._init_preallocated_tensors()
+    own = vars(worker)
+    changed = {name: each for name, each in vars(small).items() if own.get(name) is not each}
+    runner, option = worker.model_runner, "speculative_num_draft_tokens"
+    before = getattr(get_spec(), option)
+    get_context().override("graft", **{option: nodes})
+    try:
+        with _replaced(runner, {name: getattr(runner, name) for name in RUNNER}):
+            if nodes == 1:
+                runner.spec_algorithm = SpeculativeAlgorithm.NONE
+            runner.attn_backend = runner._get_attention_backend(init_new_workspace=True)
+            runner.init_decode_cuda_graph()
+            made = {name: getattr(runner, name) for name in RUNNER}
+    finally:
+        get_context().override("graft", **{option: before})
+    return Size({} if nodes == 1 else changed, made)
+
+
+@contextmanager
+def _replaced(owner: Any, values: dict[str, Any]) -> Iterator[None]:  # noqa: ANN401
+    before = {name: getattr(owner, name) for name in values}
+    try:
+        for name, value in values.items():
+            setattr(owner, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(owner, name, value)
+
+
+class LastStep:
+    """The tokens of the step that was launched last. They stay on the device until one asks."""
+
+    def __init__(self, places: int, device: Any) -> None:  # noqa: ANN401
+        """For requests at so many places of SGLang's pool."""
+        import torch
+
+        self._newest = torch.zeros(places, dtype=torch.int64, device=device)
+        self._rows: dict[str, int] = {}
+        self._tokens = self._newest[:0, None]
+        self._counts: Tensor | None = None
+
+    def note(self, batch: Any, tokens: "Tensor", counts: "Tensor | None") -> None:  # noqa: ANN401
+        """The new tokens [B, N] of a batch, and how many are some, if not one of each request."""
+        newest = tokens if counts is None else tokens.gather(1, counts.long()[:, None] - 1)
+        self._newest[batch.req_pool_indices] = newest[:, 0].long()
+        self._rows = {request.rid: i for i, request in enumerate(batch.reqs)}
+        self._tokens, self._counts = tokens, counts
+
+    def newest(self, batch: Any) -> "Tensor":  # noqa: ANN401
+        """The newest token of each request [B], also of those not in that step."""
+        return self._newest[batch.req_pool_indices]
+
+    def in_flight(self, batch: Any, kept: Sequence[int]) -> list[list[int]]:  # noqa: ANN401
+        """The end of each text that is not in output_ids yet, because with overlap scheduling a
+        step's result is processed later. `kept` tokens of each request have KV; one more is known.
+
+        The host waits for the step.
+        """
+        missing = [
+            length + 1 - len(request.origin_input_ids) - len(request.output_ids)
+            for request, length in zip(batch.reqs, kept, strict=True)
+        ]
+        if not any(missing):
+            return [[] for _ in missing]
+        tokens = self._tokens.tolist()
+        counts = [1] * len(tokens) if self._counts is None else self._counts.tolist()
+        found = []
+        for request, count in zip(batch.reqs, missing, strict=True):
+            row = self._rows[request.rid] if count else 0
+            found.append(tokens[row][counts[row] - count : counts[row]] if count else [])
+        return found
+
+
+class Pace:
+    """Draft tokens of the next step, chosen by the steps before."""
+
+    def __init__(self, max_width: int) -> None:
+        self._width = DraftWidth(max_width, FEWEST)
+        self.widths = self._width.widths
+        self._launched: deque[int | None] = deque()  # draft tokens of steps; None: of prompts
+        self._last = 0.0
+        self.choose = self._width.choose
+
+    def launched(self, width: int | None) -> None:
+        """A step was launched, of prompts if width is None."""
+        if width is not None or not self._launched or self._launched[-1] is not None:
+            self._launched.append(width)
+
+    def processed(self, counts: Sequence[int]) -> None:
+        """The result of a step of no prompts is known: the tokens of each request."""
+        now = time.perf_counter()
+        seconds, self._last = now - self._last, now
+        alone = True
+        while self._launched:
+            width = self._launched.popleft()
+            if width is None:
+                alone = False
+                continue
+            if alone and seconds < WIDEST_GAP:
+                self._width.observe(width, counts, seconds)
+            return
+
+
+def plain_step(worker: Any, batch: Any, on_publish: Any, size: Size, last: LastStep) -> Any:  # noqa: ANN401
+    """SGLang's step without speculation, for a batch that its speculation has prepared.
+
+    Its result is that of a verification which accepted no draft token.
+    """
+    import torch
+    from sglang.srt.managers.scheduler import GenerationBatchResult
+    from sglang.srt.speculative import ngram_worker
+    from sglang.srt.speculative.ngram_info import NgramVerifyInput
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+    stream = torch.get_device_module(worker.device).current_stream()
+    ngram_worker.record_stream_for_v2_verify(batch, None, stream)
+    requests, nodes = len(batch.reqs), worker.draft_token_num
+    lengths = batch.seq_lens + 1
+    plain = {
+        "spec_algorithm": SpeculativeAlgorithm.NONE,
+        "spec_info": None,
+        "input_ids": last.newest(batch),
+        "out_cache_loc": ngram_worker.assign_extend_cache_locs_func(
+            req_pool_indices=batch.req_pool_indices,
+            req_to_token=batch.req_to_token_pool.req_to_token,
+            start_offset=batch.seq_lens,
+            end_offset=lengths,
+            batch_size=requests,
+            draft_token_num=1,
+            device=worker.device,
+        ),
+        "seq_lens": lengths,
+        "seq_lens_cpu": batch.seq_lens_cpu + 1,
+        "seq_lens_sum": None,
+    }
+    with size.used(worker), _replaced(batch, plain):
+        result = worker.target_worker.forward_batch_generation(batch)
+    if on_publish is not None:
+        on_publish(lengths)
+    if batch.return_logprob:  # a row of each request, as after a verification
+        found = result.logits_output
+        found.next_token_logprobs = found.next_token_logprobs.unsqueeze(1)
+    tokens = result.next_token_ids
+    last.note(batch, tokens[:, None], None)
+    one_each = torch.ones(requests, dtype=torch.int32, device=worker.device)
+    return GenerationBatchResult(
+        logits_output=result.logits_output,
+        next_token_ids=tokens,
+        can_run_cuda_graph=result.can_run_cuda_graph,
+        accept_lens=one_each,
+        new_seq_lens=lengths,
+        next_draft_input=NgramVerifyInput(
+            draft_token_num=nodes,
+            new_seq_lens=lengths,
+            accept_tokens=tokens.repeat_interleave(nodes),  # merged and filtered, but never read
+            accept_lens=one_each,
+        ),
+        speculative_num_draft_tokens=1,
+    )
+
+
+def widened(following: Any, nodes: int) -> None:  # noqa: ANN401
+    """Give what a step with smaller trees leaves to the next the shape of full trees: batches of
+    both are merged. Its tokens are not read; `LastStep` has them."""
+    if following.draft_token_num == nodes:
+        return
+    requests = len(following.accept_lens)
+    following.accept_tokens = following.accept_tokens[:requests].repeat_interleave(nodes)
+    following.draft_token_num = following.num_tokens_per_req = nodes
+    following.num_tokens_for_logprob_per_req = nodes
+
+
+def full_mask(trees: "Tensor", lengths: "Tensor", total: int) -> "Tensor":
+    """The attention mask of whole requests, flattened: trees [B, N, N] after `lengths` [B] tokens
+    that all nodes see; `total` of these tokens."""
+    import torch
+
+    requests, nodes, _ = trees.shape
+    columns = lengths + nodes
+    node = torch.arange(nodes, device=trees.device)
+    firsts = torch.cumsum(columns * nodes, 0) - columns * nodes
+    own = firsts[:, None] + node * columns[:, None] + lengths[:, None]  # each row's tree begins
+    size = nodes * (total + requests * nodes)
+    mask = torch.ones(size, dtype=torch.bool, device=trees.device)
+    mask[(own[:, :, None] + node).flatten()] = trees.flatten()
+    return mask
+
+
+def know_lengths(requests: Sequence[Any], lengths: Sequence[int | None]) -> None:
+    """Remember how many tokens of each request have KV when the next step runs."""
+    for request, length in zip(requests, lengths, strict=True):
+        setattr(request, LENGTH, length)
+
+
+def known_lengths(requests: Sequence[Any]) -> list[int] | None:
+    """What `know_lengths` remembers, if it does for all."""
+    found = [length for each in requests if (length := getattr(each, LENGTH, None)) is not None]
+    return found if len(found) == len(requests) else None
+
+
+def resolve_known_lengths(relay: Any) -> Any:  # noqa: ANN401
+    """SGLang's relay between steps; its host waits for lengths only if they are not known."""
+    import torch
+
+    wait = relay.resolve_seq_lens_cpu
+
+    def resolve(batch: Any, *arguments: Any, **options: Any) -> None:  # noqa: ANN401
+        lengths = known_lengths(batch.reqs) if batch.forward_mode.is_decode() else None
+        if lengths is None:
+            wait(batch, *arguments, **options)
+            return
+        with _replaced(relay, {"needs_cpu_seq_lens": False}):
+            wait(batch, *arguments, **options)
+        batch.seq_lens_cpu = torch.tensor(lengths, dtype=torch.int64)
+        batch.seq_lens_sum = sum(lengths)
+
+    relay.resolve_seq_lens_cpu = resolve
+    return relay
