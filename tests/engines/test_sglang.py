@@ -5,6 +5,7 @@ trees are the same algorithms and run in Triton's interpreter; sgl_kernel itself
 empty names so that SGLang's modules can be imported. No server is started here.
 """
 
+import dataclasses
 import inspect
 import os
 import sys
@@ -103,8 +104,8 @@ def test_the_worker_overrides_what_sglang_has_with_the_same_parameters(algorithm
     assert issubclass(worker, NGRAMWorker)
     assert issubclass(worker, BaseSpecWorker)
     assert not inspect.isabstract(worker)
-    ours = ("start_drafts", "reset_drafts", "corpora", "trees", "reader")
-    private = ("_texts", "_tokens_in_flight")
+    ours = ("start_drafts", "reset_drafts", "start_steps", "run_step")
+    private = ("_texts", "_running", "_draft_tokens", "_agreed")
     # SGLang 0.5.23 updates weights without the worker.
     sometimes = ("update_weights_from_disk", "update_weights_from_ipc")
     for name, member in vars(WorkerDrafts).items():
@@ -151,11 +152,122 @@ def test_what_the_worker_takes_from_sglangs_is_there():
     assert "self.enable_overlap" in made
     assert "self.external_corpus_max_tokens" in inspect.getsource(NgramCorpus.__init__)
     request = inspect.getsource(Req.__init__)
+    assert "self.origin_input_ids" in request
     for name in ("rid", "origin_input_ids_unpadded", "output_ids", "sampling_params", "extra_key"):
         assert f"self.{name} = " in request
-    assert callable(ScheduleBatch.grammar_needs_sync)
+    batch = {each.name for each in dataclasses.fields(ScheduleBatch)}
+    assert {"has_grammar", "return_hidden_states", "return_logprob", "seq_lens_cpu"} <= batch
     step = inspect.getsource(NGRAMWorker.forward_batch_generation)
     assert "self._update_ngram_corpus(batch)" in step
+    assert "self._prepare_for_speculative_decoding(batch)" in step
+
+
+def test_what_steps_of_other_sizes_take_from_sglang_is_there(algorithm):
+    """The names that Graft replaces for the time of a step, and what makes their values."""
+    from sglang.srt.configs.hybrid_arch import mambaish_config
+    from sglang.srt.managers.overlap_utils import FutureMap
+    from sglang.srt.managers.scheduler import GenerationBatchResult
+    from sglang.srt.model_executor.model_runner import ModelRunner
+    from sglang.srt.runtime_context import get_context
+    from sglang.srt.speculative import ngram_worker
+
+    from graft.integrations.sglang_steps import RUNNER
+
+    runner = inspect.getsource(ModelRunner)
+    for name in RUNNER:
+        assert f"self.{name} = " in runner, name
+    assert "init_new_workspace" in inspect.signature(ModelRunner._get_attention_backend).parameters
+    assert callable(ModelRunner.init_decode_cuda_graph)
+    assert callable(mambaish_config)
+    made = inspect.getsource(ngram_worker.NGRAMWorker._init_preallocated_tensors)
+    assert "self.draft_token_num" in made
+    prepared = inspect.getsource(ngram_worker.NGRAMWorker._prepare_for_speculative_decoding)
+    assert "USE_FULL_MASK" in prepared
+    algorithm.factory(None)
+    assert not ngram_worker.USE_FULL_MASK
+    for name in ("assign_extend_cache_locs_func", "record_stream_for_v2_verify"):
+        assert callable(getattr(ngram_worker, name))
+    assert "source" in inspect.signature(type(get_context()).override).parameters
+    resolved = inspect.getsource(FutureMap.resolve_seq_lens_cpu)
+    assert "if not self.needs_cpu_seq_lens:" in resolved
+    results = {each.name for each in dataclasses.fields(GenerationBatchResult)}
+    assert {"accept_lens", "next_draft_input", "speculative_num_draft_tokens"} <= results
+
+
+def test_results_of_plain_steps_and_of_small_trees_merge_with_those_of_full_trees(
+    algorithm,  # noqa: ARG001
+    monkeypatch,
+):
+    from sglang.srt.speculative import ngram_worker
+    from sglang.srt.speculative.ngram_info import NgramVerifyInput
+
+    from graft.integrations.sglang_steps import LastStep, Size, plain_step, widened
+
+    monkeypatch.setattr(ngram_worker, "record_stream_for_v2_verify", lambda *_: None)
+    monkeypatch.setattr(
+        ngram_worker, "assign_extend_cache_locs_func", lambda **given: given["start_offset"]
+    )
+    monkeypatch.setattr(torch, "get_device_module", lambda _: SimpleNamespace(current_stream=int))
+    seen = []
+
+    def forward(batch):
+        seen.append((batch.spec_algorithm.is_none(), batch.spec_info, batch.input_ids.tolist()))
+        return SimpleNamespace(
+            next_token_ids=torch.tensor([50, 60]), logits_output=None, can_run_cuda_graph=True
+        )
+
+    worker = SimpleNamespace(
+        device="cpu",
+        draft_token_num=NODES,
+        model_runner=SimpleNamespace(),
+        target_worker=SimpleNamespace(forward_batch_generation=forward),
+    )
+    batch = SimpleNamespace(
+        reqs=[SimpleNamespace(rid="a"), SimpleNamespace(rid="b")],
+        req_pool_indices=torch.tensor([2, 1]),
+        req_to_token_pool=SimpleNamespace(req_to_token=None),
+        seq_lens=torch.tensor([4, 7]),
+        seq_lens_cpu=torch.tensor([4, 7]),
+        return_logprob=False,
+        **dict.fromkeys(("spec_algorithm", "spec_info", "input_ids", "out_cache_loc")),
+        seq_lens_sum=11,
+    )
+    last, published = LastStep(4, "cpu"), []
+    last.note(batch, torch.tensor([[5], [6]]), None)
+    result = plain_step(worker, batch, published.append, Size({}, {}), last)
+    assert seen == [(True, None, [5, 6])]
+    assert published[0].tolist() == [5, 8]
+    assert batch.seq_lens_cpu.tolist() == [4, 7]
+    assert result.next_token_ids.tolist() == [50, 60]
+    assert (result.accept_lens.tolist(), result.speculative_num_draft_tokens) == ([1, 1], 1)
+    assert last.newest(batch).tolist() == [50, 60]
+    plain, small = (
+        result.next_draft_input,
+        NgramVerifyInput(
+            draft_token_num=2,
+            new_seq_lens=torch.tensor([3, 3]),
+            accept_tokens=torch.tensor([1, 2, 3, 4]),
+            accept_lens=torch.tensor([2, 1]),
+        ),
+    )
+    full = NgramVerifyInput(
+        draft_token_num=NODES,
+        new_seq_lens=torch.tensor([9]),
+        accept_tokens=torch.arange(NODES),
+        accept_lens=torch.tensor([3]),
+    )
+    widened(small, NODES)
+    widened(full, NODES)
+    assert full.accept_tokens.tolist() == list(range(NODES))
+    plain.filter_batch(torch.tensor([1]), [1])
+    plain.merge_batch(small)
+    plain.merge_batch(full)
+    assert plain.accept_tokens.shape == (4 * NODES,)
+    assert plain.accept_lens.tolist() == [1, 2, 1, 3]
+    assert plain.num_tokens_per_req == small.num_tokens_per_req == NODES
+    plain.filter_batch(torch.tensor([0, 3]), [0, 3])
+    assert plain.new_seq_lens.tolist() == [8, 9]
+    assert plain.accept_tokens.shape == (2 * NODES,)
 
 
 def test_the_front_ends_methods_are_hooked_with_their_parameters(algorithm):  # noqa: ARG001
@@ -280,7 +392,7 @@ def test_sglangs_corpus_routes_reach_grafts_trees(worker_factory):
     assert (done.success, done.loaded_token_count) == (True, 11)
     assert done.message == "Loaded corpus 'letters' with 11 tokens."
     for each in workers.workers:
-        tokens, _ = each._prepare_draft_tokens(SimpleNamespace(reqs=[request("a", [97, 98])]))
+        tokens, _ = each._prepare_draft_tokens(batch_of([request("a", [97, 98])]))
         assert {99, 100, 101, 102, 103} <= set(tokens.tolist())
     listed = asyncio.run(manager.list_external_corpora())
     assert listed.corpus_token_counts == {"letters": 11}
@@ -296,10 +408,17 @@ def test_sglangs_corpus_routes_reach_grafts_trees(worker_factory):
 def request(name, output, **custom):
     return SimpleNamespace(
         rid=name,
+        origin_input_ids=[*DOCUMENT, 1],
         origin_input_ids_unpadded=[*DOCUMENT, 1],
         output_ids=output,
         sampling_params=SimpleNamespace(custom_params=custom),
     )
+
+
+def batch_of(requests):
+    """All of their tokens but the last have KV, and the scheduler knows them all."""
+    known = [len(each.origin_input_ids) + len(each.output_ids) for each in requests]
+    return SimpleNamespace(reqs=requests, seq_lens_cpu=torch.tensor(known) - 1)
 
 
 @pytest.fixture
@@ -313,6 +432,8 @@ def worker_factory(algorithm):
         worker._target_worker = SimpleNamespace(tokenizer=None)
         worker.model_runner = SimpleNamespace(model_config=SimpleNamespace(vocab_size=500))
         worker.ngram_corpus = SimpleNamespace(external_corpus_max_tokens=100)
+        worker.req_to_token_pool = SimpleNamespace(req_to_token=torch.zeros(4, 1))
+        worker.device = "cpu"
         worker.start_drafts()
         return worker
 
@@ -333,7 +454,7 @@ def verified(worker, requests, continues):
     from sglang.kernels.ops.speculative.spec_tree import verify_tree_greedy_triton
 
     count = len(requests)
-    tokens, mask = worker._prepare_draft_tokens(SimpleNamespace(reqs=requests))
+    tokens, mask = worker._prepare_draft_tokens(batch_of(requests))
     positions = torch.zeros(count * NODES, dtype=torch.int64)
     index, child, sibling = (torch.zeros(count, NODES, dtype=torch.int64) for _ in range(3))
     lengths = torch.tensor([50 + len(each.output_ids) for each in requests])

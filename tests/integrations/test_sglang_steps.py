@@ -157,7 +157,8 @@ class NgramWorker:
         assert batch.spec_algorithm is PLAIN
         assert batch.spec_info is None
         assert batch.seq_lens.tolist() == batch.seq_lens_cpu.tolist()
-        roots = [self.texts[each.rid][n - 1] for each, n in zip(batch.reqs, batch.seq_lens)]
+        lengths = batch.seq_lens.tolist()
+        roots = [self.texts[each.rid][n - 1] for each, n in zip(batch.reqs, lengths, strict=True)]
         assert batch.input_ids.tolist() == roots
         return SimpleNamespace(
             next_token_ids=torch.tensor(self.next_tokens(batch)),
@@ -257,7 +258,7 @@ def sglang(monkeypatch):
     monkeypatch.setattr(torch, "get_device_module", lambda _: SimpleNamespace(current_stream=int))
 
 
-def served(worker, requests, clock, monkeypatch):  # noqa: ARG001
+def served(worker, requests, clock):
     """SGLang's loop with overlap scheduling: a step is launched, then the last one's processed."""
     relay, queue = resolve_known_lengths(Relay()), []
     arrivals, running = dict(requests), []
@@ -335,7 +336,7 @@ def test_all_tokens_are_the_models_in_steps_of_every_size(copies, monkeypatch):
         step: request(name, place, prompts[name])
         for place, (step, name) in enumerate([(0, "a"), (40, "b"), (50, "c")])
     }
-    waited = served(worker, requests, Clock(monkeypatch), monkeypatch)
+    waited = served(worker, requests, Clock(monkeypatch))
     for each in requests.values():
         start = len(prompts[each.rid])
         assert each.output_ids == texts[each.rid][start : start + len(each.output_ids)]
