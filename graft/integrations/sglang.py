@@ -41,7 +41,7 @@ from graft.integrations.sglang_steps import (
     plain_step,
     resolve_known_lengths,
     sizes_of,
-    widened,
+    as_full_trees,
 )
 from graft.integrations.sglang_trees import Running, Trees
 from graft.integrations.versions import SGLANG
@@ -244,7 +244,7 @@ class WorkerDrafts:
         tokens = following.accept_tokens.view(len(requests), -1)
         self.last_step.note(batch, tokens, following.accept_lens)
         know_lengths(requests, [None] * len(requests))
-        widened(following, full)
+        as_full_trees(following, full)
         return result
 
     def _draft_tokens(self, batch: Any) -> int:  # noqa: ANN401

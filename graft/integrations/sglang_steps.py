@@ -231,7 +231,7 @@ def plain_step(worker: Any, batch: Any, on_publish: Any, size: Size, last: LastS
     )
 
 
-def widened(following: Any, nodes: int) -> None:  # noqa: ANN401
+def as_full_trees(following: Any, nodes: int) -> None:  # noqa: ANN401
     """Give what a step with smaller trees leaves to the next the shape of full trees: batches of
     both are merged. Its tokens are not read; `LastStep` has them."""
     if following.draft_token_num == nodes:

@@ -201,7 +201,7 @@ def test_results_of_plain_steps_and_of_small_trees_merge_with_those_of_full_tree
     from sglang.srt.speculative import ngram_worker
     from sglang.srt.speculative.ngram_info import NgramVerifyInput
 
-    from graft.integrations.sglang_steps import LastStep, Size, plain_step, widened
+    from graft.integrations.sglang_steps import LastStep, Size, plain_step, as_full_trees
 
     monkeypatch.setattr(ngram_worker, "record_stream_for_v2_verify", lambda *_: None)
     monkeypatch.setattr(
@@ -256,8 +256,8 @@ def test_results_of_plain_steps_and_of_small_trees_merge_with_those_of_full_tree
         accept_tokens=torch.arange(NODES),
         accept_lens=torch.tensor([3]),
     )
-    widened(small, NODES)
-    widened(full, NODES)
+    as_full_trees(small, NODES)
+    as_full_trees(full, NODES)
     assert full.accept_tokens.tolist() == list(range(NODES))
     plain.filter_batch(torch.tensor([1]), [1])
     plain.merge_batch(small)
