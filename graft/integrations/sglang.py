@@ -35,13 +35,13 @@ from graft.integrations.sglang_steps import (
     LastStep,
     Pace,
     Size,
+    as_full_trees,
     full_mask,
     know_lengths,
     known_lengths,
     plain_step,
     resolve_known_lengths,
     sizes_of,
-    as_full_trees,
 )
 from graft.integrations.sglang_trees import Running, Trees
 from graft.integrations.versions import SGLANG

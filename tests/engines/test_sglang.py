@@ -201,7 +201,7 @@ def test_results_of_plain_steps_and_of_small_trees_merge_with_those_of_full_tree
     from sglang.srt.speculative import ngram_worker
     from sglang.srt.speculative.ngram_info import NgramVerifyInput
 
-    from graft.integrations.sglang_steps import LastStep, Size, plain_step, as_full_trees
+    from graft.integrations.sglang_steps import LastStep, Size, as_full_trees, plain_step
 
     monkeypatch.setattr(ngram_worker, "record_stream_for_v2_verify", lambda *_: None)
     monkeypatch.setattr(
