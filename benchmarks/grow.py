@@ -3,12 +3,14 @@
     python -m benchmarks.grow --model qwen2.5-coder-1.5b --out grown
     python -m benchmarks.grow --model qwen2.5-coder-1.5b --heads 32 --kv-heads 32 --out grown-kv
     python -m benchmarks.grow --model qwen2.5-coder-1.5b --head HEAD --grown grown --out grown-head
+    python -m benchmarks.grow --model grown --untrained longspec --out untrained
 
 Every layer gets more attention heads and a wider MLP with random weights, and the matrices behind
 them zeros for these: the products cost what they cost in the larger model and add nothing. The
 defaults cost what Llama-3.1-8B costs (7.7B weights, 112 KiB of KV cache a token). With 32
 heads and as many of keys, copies of the others (448 KiB a token), a context costs what one of four
-times its length costs there. A draft head grows to the same MLP.
+times its length costs there. A draft head grows to the same MLP. An untrained head costs what a
+trained one does, and `PRESET@RATE` decides how much it guesses right (`decode/dial.py`).
 """
 
 import argparse
@@ -22,10 +24,13 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from transformers import AutoConfig
 
 from graft.home import atomic_folder
 from graft.models.checkpoints.pretrained import locate, widened
-from graft.models.heads.files import HEADS, read_head, write_head
+from graft.models.heads.config import head_config
+from graft.models.heads.files import HEADS, Head, read_head, write_head
+from graft.train.start import init_random
 
 COPIED = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
 
@@ -39,11 +44,14 @@ def main() -> None:
     parser.add_argument("--kv-heads", type=int, default=8, help="in proportion, or one for a head")
     parser.add_argument("--head", type=Path, help="grow this draft head instead")
     parser.add_argument("--grown", help="the grown model it is for")
+    parser.add_argument("--untrained", choices=HEADS, help="make such a head for --model")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     random = torch.Generator(options.device).manual_seed(0)
-    if options.head:
+    if options.untrained:
+        write_head(options.out, untrained_head(options.untrained, options.model), dtype="bf16")
+    elif options.head:
         grow_head(options.head, options.grown or options.model, options.inner, options.out, random)
     else:
         grow_model(options, random)
@@ -109,6 +117,14 @@ def grow_head(folder: Path, target: str, inner: int, out: Path, random: torch.Ge
         else:
             place.copy_(state[name])
     write_head(out, large, dtype="bf16")
+
+
+def untrained_head(kind: str, target: str) -> Head:
+    """A head of the target's size with random weights."""
+    checkpoint = locate(target)
+    head = HEADS[kind](head_config(kind, checkpoint, AutoConfig.from_pretrained(checkpoint.folder)))
+    init_random(head, 0)
+    return head
 
 
 def _grown_cross(

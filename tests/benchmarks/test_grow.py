@@ -108,3 +108,17 @@ def test_grown_head_drafts_as_the_ungrown_one(grown, call, tiny_folder, tmp_path
     assert stats[0].per_step_drafted == stats[1].per_step_drafted
     assert sum(stats[0].per_step_accepted)
     assert stats[0].per_step_accepted == stats[1].per_step_accepted
+
+
+@pytest.mark.parametrize("kind", ["longspec", "eagle3"])
+def test_an_untrained_head_drafts_for_the_grown_model_and_changes_nothing(
+    grown, call, tmp_path, kind
+):
+    target = grown("grown")
+    call(grow, model=target, untrained=kind, out=tmp_path / kind)
+    engine = load(str(target), head=str(tmp_path / kind), dtype="fp32", prefix_cache=0)
+    params = SamplingParams(max_tokens=24)
+    plain = engine.generate("the cat and the hen", params, draft="plain")
+    drafted = engine.generate("the cat and the hen", params, draft=kind)
+    assert drafted.token_ids == plain.token_ids
+    assert sum(drafted.stats.drafted_by_source.values()) > 0
