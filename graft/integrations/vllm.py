@@ -29,10 +29,9 @@ from graft.draft.copies.chain_lookup import ChainLookup
 from graft.draft.copies.texts import POOL_CONTEXT
 from graft.errors import InputError
 from graft.integrations.draft_counters import DraftCounters
-from graft.integrations.request_text import Encode, encoder
 from graft.integrations.row_price import RowPrice
 from graft.integrations.versions import VLLM_HOST
-from graft.integrations.vllm_fields import NAME, read_fields
+from graft.integrations.vllm_fields import Reader, tokenizer_of
 from graft.match.matches import Matches
 from graft.match.pool import DEFAULT_TOKENS, PoolIndex, PoolOptions, Pools
 from graft.match.store_warm_up import warm_up
@@ -112,10 +111,9 @@ class Proposer:
         model, parallel = vllm_config.model_config, vllm_config.parallel_config
         self._max_draft = int(vllm_config.speculative_config.num_speculative_tokens)
         self._max_length = int(model.max_model_len)
-        self._vocabulary = int(model.get_vocab_size())
+        vocabulary = int(model.get_vocab_size())
+        self._reader = Reader(vocabulary, lambda: tokenizer_of(vllm_config))
         self._stores, self._pools = _open_stores(vllm_config)
-        self._load_tokenizer = lambda: _tokenizer(vllm_config)
-        self._encode: Encode | None = None
         first_rank = parallel.rank % parallel.tensor_parallel_size == 0  # all make the same drafts
         self._counters = DraftCounters() if first_rank else None
         self._texts: dict[str, _Text] = {}
@@ -127,12 +125,7 @@ class Proposer:
 
     def load_model(self, *_: Any) -> None:  # noqa: ANN401
         """Load the tokenizer, for documents that are texts; vLLM calls it before any request."""
-        try:
-            tokenizer = self._load_tokenizer()
-        except (OSError, ValueError) as error:
-            logger.warning("graft: no tokenizer, documents must be token ids: %s", error)
-            return
-        self._encode = encoder(tokenizer)
+        self._reader.load()
 
     def follow(self, names: Sequence[str], requests: Mapping[str, Any]) -> None:
         """Start with new requests and drop those that ended; the next draft has these rows."""
@@ -180,14 +173,7 @@ class Proposer:
 
     def _start(self, name: str, request: Any) -> _Text:  # noqa: ANN401
         """A new request; with a field that is no good it drafts from its own text alone."""
-        tenant: str | None = None
-        given: list[tuple[str, np.ndarray]] = []
-        try:
-            extra = getattr(request.sampling_params, "extra_args", None) or {}
-            fields = read_fields(extra.get(NAME))
-            given, tenant = fields.texts(self._encode, self._vocabulary), fields.tenant
-        except InputError as error:
-            logger.warning("request %s: %s; drafting from its prompt and answer", name, error)
+        given, tenant = self._reader.read(name, request)
         lookups = [
             _StoreLookup("store", each.index(), Calibration(STORE_PRIOR)) for each in self._stores
         ]
@@ -262,13 +248,7 @@ def _open_stores(vllm_config: Any) -> tuple[list[Store], Pools | None]:  # noqa:
 def _fingerprint(vllm_config: Any) -> str:  # noqa: ANN401
     from graft.models.checkpoints.tokenizer import tokenizer_fingerprint
 
-    return tokenizer_fingerprint(_tokenizer(vllm_config))
-
-
-def _tokenizer(vllm_config: Any) -> Any:  # noqa: ANN401
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(vllm_config.model_config.tokenizer)
+    return tokenizer_fingerprint(tokenizer_of(vllm_config))
 
 
 def _likeliest(matches: Matches, max_tokens: int) -> tuple[list[int], np.ndarray]:

@@ -16,8 +16,9 @@ every request has all of them replays no CUDA graph of the whole model. `registe
 - the rounding of graph sizes to multiples of 1 + num_speculative_tokens with cudagraph_mode FULL,
   which needs none: so a plain step replays the graph that vLLM without speculation replays.
 
-vLLM finds `register` by its plug-in entry point; without GRAFT_VLLM=1 nothing is replaced. Rows
-hold prompt and answer alone: a request with documents is logged and drafts without them.
+vLLM finds `register` by its plug-in entry point; without GRAFT_VLLM=1 nothing is replaced. A row
+holds a request's documents and prediction (`vllm_fields.py`), its prompt and its answer; of the
+first two the last GRAFT_DOCUMENTS tokens, 8,192 if that is not set.
 """
 
 import logging
@@ -26,6 +27,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from graft.errors import InputError
@@ -33,7 +35,8 @@ from graft.integrations.draft_counters import DraftCounters
 from graft.integrations.draft_width import DraftWidth, accepted_at
 from graft.integrations.step_times import WIDEST_GAP
 from graft.integrations.versions import VLLM_DEVICE
-from graft.integrations.vllm_fields import NAME
+from graft.integrations.vllm_fields import Reader, tokenizer_of
+from graft.integrations.vllm_row_texts import room, row_text
 
 if TYPE_CHECKING:
     import torch
@@ -45,7 +48,7 @@ PRIOR = 4.0  # drafts of each match length that the first acceptance rate counts
 DECAY = 0.999  # per step with drafts, of what was observed
 PLAIN_DECAY = 0.98  # per search without a draft, so that drafts are tried again
 SEARCHED = 2  # plain steps per search
-SOURCE = "text"  # of all drafts: the request's prompt or answer
+SOURCE = "text"  # of all drafts: any text of the request
 
 logger = logging.getLogger(__name__)
 
@@ -74,12 +77,15 @@ class DeviceDrafts:
         text: "Tensor",
         known: "Tensor",
         lengths: Sequence[int],
+        given: "Mapping[str, Tensor | None]" = MappingProxyType({}),
     ) -> None:
         """Let rows of text [R, M] belong to the requests that now have these places.
 
-        Rows of requests that were there move. Those of new ones get the first `lengths[place]`
-        tokens of `known` [R, M], which is on the host.
+        Rows of requests that were there move. Those of new ones get the tokens `given` for them and
+        the first `lengths[place]` tokens of `known` [R, <= M]; both are on the host.
         """
+        import torch
+
         if not new and places == self._places:
             return
         moves = [
@@ -91,11 +97,14 @@ class DeviceDrafts:
             source, target = self._on_device(moves).unbind(1)
             for each in (text, self._state.lengths, self._state.matched, self._state.drafted):
                 each[target] = each[source]
-        fresh = [(places[name], int(lengths[places[name]])) for name in new if name in places]
-        for place, length in fresh:
-            tokens = known[place, :length]
+        fresh = []
+        for name, place in ((name, places[name]) for name in new if name in places):
+            tokens = known[place, : int(lengths[place])]
+            if (other := given.get(name)) is not None:
+                tokens = torch.cat([other, tokens])
             pinned = tokens.pin_memory() if text.is_cuda else tokens
-            text[place, :length].copy_(pinned, non_blocking=True)
+            text[place, : len(tokens)].copy_(pinned, non_blocking=True)
+            fresh.append((place, len(tokens)))
         if fresh:
             target, count = self._on_device(fresh).unbind(1)
             self._state.lengths[target] = count.to(self._state.lengths.dtype)
@@ -183,15 +192,9 @@ def follow_rows(
     **__: object,
 ) -> None:
     """Takes the place of vLLM's update of texts and lengths on the device."""
-    for request in new_reqs:
-        if NAME in (getattr(request.sampling_params, "extra_args", None) or {}):
-            logger.warning(
-                "request %s: %s is ignored with %s; use graft.integrations.vllm.Proposer",
-                *(request.req_id, NAME, METHOD),
-            )
     Shared.proposer.follow(
         input_batch.req_id_to_index,
-        {request.req_id for request in new_reqs},
+        {request.req_id: request for request in new_reqs},
         token_ids_gpu,
         input_batch.token_ids_cpu_tensor,
         input_batch.num_tokens_no_spec,
@@ -201,33 +204,48 @@ def follow_rows(
 def proposer_of(base: type[Any]) -> type[Any]:
     """vLLM's class of proposers for `ngram_gpu` with our search."""
 
+    import torch
+
     class DeviceProposer(base):
         def __init__(self, vllm_config: Any, device: "torch.device", runner: Any = None) -> None:  # noqa: ANN401
-            import torch
-
             config = vllm_config.speculative_config
             _refuse_drafts_on_the_host(config)
             self.k, self.device = config.num_speculative_tokens, device
             self.max_model_len = vllm_config.model_config.max_model_len
             rows = vllm_config.scheduler_config.max_num_seqs
+            vocabulary = vllm_config.model_config.get_vocab_size()
+            self._reader = Reader(vocabulary, lambda: tokenizer_of(vllm_config))
             self._drafts = DeviceDrafts(self.k, rows, device)
-            text = torch.zeros(1, self.max_model_len, dtype=torch.int32, device=device)
-            self._drafts.warm_up(text, vllm_config.model_config.get_vocab_size())
+            text = torch.zeros(1, self.max_model_len + room(), dtype=torch.int32, device=device)
+            self._drafts.warm_up(text, vocabulary)
             self._columns, self._runner = 1, runner
-            if runner is not None:
-                self._copy_counts = runner._copy_valid_sampled_token_count
-                runner._copy_valid_sampled_token_count = self._copy_counts_of_drafts
+            self._copy_counts = runner._copy_valid_sampled_token_count
+            runner._copy_valid_sampled_token_count = self._copy_counts_of_drafts
             Shared.proposer = self
 
         def load_model(self, *_: object, **__: object) -> None:
-            pass
+            """Make room for documents in vLLM's rows, before it measures its memory, and load the
+            tokenizer, for those that are texts."""
+            self._reader.load()
+            _widen_rows(self._runner)
 
-        def follow(self, *rows: Any) -> None:  # noqa: ANN401
-            """See `DeviceDrafts.follow`. vLLM corrects its own lengths request by request; where
-            they are does not matter, and on the host that takes no launches."""
-            if self._runner is not None and self._runner.num_tokens_no_spec_gpu.is_cuda:
-                self._runner.num_tokens_no_spec_gpu = self._runner.num_tokens_no_spec_gpu.cpu()
-            self._drafts.follow(*rows)
+        def follow(
+            self,
+            places: Mapping[str, int],
+            new: Mapping[str, Any],
+            text: "Tensor",
+            known: "Tensor",
+            lengths: Sequence[int],
+        ) -> None:
+            """See `DeviceDrafts.follow`; `new` are vLLM's requests. vLLM corrects its own lengths
+            request by request; where they are does not matter, and on the host that takes no
+            launches."""
+            self._runner.num_tokens_no_spec_gpu = self._runner.num_tokens_no_spec_gpu.cpu()
+            given = {
+                name: row_text(name, self._reader.read(name, request)[0])
+                for name, request in new.items()
+            }
+            self._drafts.follow(places, new.keys(), text, known, lengths, given)
 
         def update_token_ids_ngram(  # noqa: PLR0913  vLLM's contract
             self,
@@ -262,6 +280,12 @@ def proposer_of(base: type[Any]) -> type[Any]:
                 self._runner.input_batch.prev_sampled_token_ids = last.unsqueeze(1)
 
     return DeviceProposer
+
+
+def _widen_rows(runner: Any) -> None:  # noqa: ANN401
+    from torch.nn.functional import pad
+
+    runner.token_ids_gpu_tensor = pad(runner.token_ids_gpu_tensor, (0, room()))
 
 
 def _refuse_drafts_on_the_host(config: Any) -> None:  # noqa: ANN401

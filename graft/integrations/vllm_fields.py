@@ -12,6 +12,7 @@ request's `cache_salt`, which vLLM keeps from its workers, to the tenant.
 """
 
 import json
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -23,9 +24,12 @@ from graft.integrations.request_text import (
     CHARACTERS,
     MAX_TOKENS,
     Encode,
+    encoder,
     in_vocabulary,
     is_text,
 )
+
+logger = logging.getLogger(__name__)
 
 NAME = "graft"
 KEYS = ("documents", "prediction", "tenant")
@@ -87,6 +91,38 @@ def _token_ids(text: Given, encode: Encode | None, vocabulary: int) -> np.ndarra
     if not in_vocabulary(text, vocabulary):
         raise InputError(f"{NAME} has token ids outside of 0 to {vocabulary - 1}")
     return np.array(text, dtype=np.int32)
+
+
+def tokenizer_of(vllm_config: Any) -> Any:  # noqa: ANN401
+    """The tokenizer of vLLM's model."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(vllm_config.model_config.tokenizer)
+
+
+class Reader:
+    """Reads the fields of vLLM's requests in a worker."""
+
+    def __init__(self, vocabulary: int, load_tokenizer: Callable[[], Any]) -> None:
+        self._vocabulary, self._load_tokenizer = vocabulary, load_tokenizer
+        self._encode: Encode | None = None
+
+    def load(self) -> None:
+        """Load the tokenizer, for documents that are texts."""
+        try:
+            self._encode = encoder(self._load_tokenizer())
+        except (OSError, ValueError) as error:
+            logger.warning("graft: no tokenizer, documents must be token ids: %s", error)
+
+    def read(self, name: str, request: Any) -> tuple[list[tuple[str, np.ndarray]], str | None]:  # noqa: ANN401
+        """Texts of a request, and its tenant; none of either with a field that is no good."""
+        extra = getattr(request.sampling_params, "extra_args", None) or {}
+        try:
+            fields = read_fields(extra.get(NAME))
+            return fields.texts(self._encode, self._vocabulary), fields.tenant
+        except InputError as error:
+            logger.warning("request %s: %s; drafting from its prompt and answer", name, error)
+            return [], None
 
 
 class Middleware:

@@ -116,7 +116,8 @@ def draft_copies(
     `state.lengths`, and the acceptance rates [B] of their tokens in units of 1 / RATE_UNIT.
 
     Of several longest matches the last counts. A draft that reaches the end of the text goes on
-    from its own beginning. A row without a match, or without a new token, has zeros.
+    from its own beginning. A row without a match, or without a new token, has zeros, and so has a
+    draft where the text has -1, the end of a document.
     """
     rows, longest = len(counts), text.shape[1]
     _search[(rows, triton.cdiv(longest, BLOCK))](
@@ -165,7 +166,7 @@ def _draft_copies(
     place = tl.arange(0, WIDTH)
     source = text + row * row_stride + position + 1 + place % period
     token = tl.load(source, (place < drafted) & (found > 0), other=0)
-    tl.store(draft + row * drafted + place, token.to(tl.int32), place < drafted)
+    tl.store(draft + row * drafted + place, tl.maximum(token, 0).to(tl.int32), place < drafted)
     right, wrong = tl.load(seen + found), tl.load(seen + LENGTHS + found)
     rate = tl.where(found > 0, right / (right + wrong), 0.0)
     tl.store(rates + row, (rate * UNIT).to(tl.int32))

@@ -161,6 +161,7 @@ class OwnRunner:
 
     def __init__(self) -> None:
         self.num_tokens_no_spec_gpu = torch.zeros(2, dtype=torch.int32, device=DEVICE)
+        self.token_ids_gpu_tensor = torch.zeros(2, 64, dtype=torch.int32, device=DEVICE)
         self.input_batch = SimpleNamespace(prev_sampled_token_ids=None)
         self.copied = 0
 
@@ -221,6 +222,8 @@ def vllm(monkeypatch):
     monkeypatch.setattr(Shared, "rates", None)
     monkeypatch.setattr(Shared, "proposer", None)
     monkeypatch.setenv(vllm_device.SWITCH, "1")
+    letters = SimpleNamespace(encode=lambda text, **_: [ord(each) for each in text])
+    monkeypatch.setattr(vllm_device, "tokenizer_of", lambda _: letters)
     return modules
 
 
@@ -285,13 +288,65 @@ def test_the_proposer_keeps_vllms_contract(vllm):
     assert proposer.propose(0, None, text, valid, counts)[0].shape == (1, 0)
 
 
-def test_a_request_with_documents_is_logged_and_drafts_without_them(vllm, monkeypatch, caplog):
-    monkeypatch.setattr(Shared, "proposer", SimpleNamespace(follow=lambda *_: None))
-    batch = SimpleNamespace(req_id_to_index={}, token_ids_cpu_tensor=None, num_tokens_no_spec=[])
-    follow_rows(batch, None, None, [new_request("a"), new_request("b", graft={"tenant": "t"})])
-    assert [record.getMessage() for record in caplog.records] == [
-        "request b: graft is ignored with ngram_gpu; use graft.integrations.vllm.Proposer"
-    ]
+def drafts_of(vllm, request: SimpleNamespace, prompt: list[int], new: int) -> list[int]:
+    """The first draft of a request."""
+    register()
+    runner = OwnRunner()
+    proposer = vllm["vllm.v1.spec_decode.ngram_proposer_gpu"].NgramProposerGPU(
+        CONFIG, DEVICE, runner
+    )
+    proposer.load_model()
+    batch = SimpleNamespace(
+        vocab_size=1000,
+        req_id_to_index={request.req_id: 1},
+        token_ids_cpu_tensor=torch.tensor([[0] * len(prompt), prompt], dtype=torch.int32),
+        num_tokens_no_spec=[0, len(prompt)],
+    )
+    follow_rows(batch, runner.token_ids_gpu_tensor, None, [request])
+    sampled = torch.tensor([[5], [new]], dtype=torch.int32, device=DEVICE)
+    kept = torch.zeros(2, dtype=torch.bool, device=DEVICE)
+    _, counts, valid = proposer.update_token_ids_ngram(
+        sampled, batch, runner.token_ids_gpu_tensor, None, kept
+    )
+    found, _ = proposer.propose(3, None, runner.token_ids_gpu_tensor, valid, counts)
+    return found[1].tolist()
+
+
+def test_documents_and_prediction_of_a_request_are_copied(vllm):
+    asks = new_request("a", graft={"documents": ["abcd", [200, 201, 202]], "prediction": "xyz"})
+    assert drafts_of(vllm, asks, [7, 97], 98) == [99, 100, 0]  # nothing across a border
+    assert drafts_of(vllm, asks, [7, 200], 201) == [202, 0, 120]
+    assert drafts_of(vllm, asks, [7, 8], 120) == [121, 122, 0]
+    assert drafts_of(vllm, asks, [120, 9, 8], 120) == [9, 8, 120]  # the prompt is later
+    assert drafts_of(vllm, new_request("b"), [7, 97], 98) == [0, 0, 0]
+
+
+def test_the_last_documents_that_a_row_has_room_for_are_copied(vllm, monkeypatch, caplog):
+    monkeypatch.setenv("GRAFT_DOCUMENTS", "4")
+    asks = new_request("a", graft={"documents": ["abc", "xyz"]})
+    assert drafts_of(vllm, asks, [7, 120], 121) == [122, 0, 7]
+    assert drafts_of(vllm, asks, [7, 97], 98) == [0, 0, 0]
+    assert caplog.records[0].getMessage() == (
+        "request a: drafts are copied from the last 4 of 8 tokens of documents and prediction; "
+        "GRAFT_DOCUMENTS sets how many"
+    )
+    monkeypatch.setenv("GRAFT_DOCUMENTS", "many")
+    with pytest.raises(InputError, match="GRAFT_DOCUMENTS is a number of tokens"):
+        drafts_of(vllm, asks, [7, 97], 98)
+
+
+def test_a_field_that_cannot_be_used_is_logged(vllm, monkeypatch, caplog):
+    def none(_):
+        raise OSError("no files")
+
+    monkeypatch.setattr(vllm_device, "tokenizer_of", none)
+    wrong = new_request("a", graft={"document": ["abc"]})
+    assert drafts_of(vllm, wrong, [9, 8, 7, 9], 8) == [7, 9, 8]
+    assert drafts_of(vllm, new_request("b", graft={"documents": ["abc"]}), [9, 8, 7, 9], 8)
+    messages = [each.getMessage() for each in caplog.records]
+    assert messages[0] == "graft: no tokenizer, documents must be token ids: no files"
+    assert "request a: unknown field graft.document" in messages[1]
+    assert "request b: graft has a text, but vLLM has no tokenizer; send token ids" in messages[3]
 
 
 def test_drafts_on_the_host_are_refused(vllm):

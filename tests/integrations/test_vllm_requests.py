@@ -41,7 +41,7 @@ def test_a_request_drafts_from_its_documents_and_no_other_does(engine):
 def test_documents_are_indexed_once_when_a_request_arrives(engine, monkeypatch):
     engine, read = engine(), []
     monkeypatch.setattr(
-        "graft.integrations.vllm.read_fields", lambda value: read.append(value) or Fields()
+        "graft.integrations.vllm_fields.read_fields", lambda value: read.append(value) or Fields()
     )
     engine.start("a", [1, 2], {"documents": [DOCUMENT]})
     engine.step(a=[])  # a part of the prompt
