@@ -11,7 +11,6 @@ remeasure FILE --out FILE   run the command of a file again
 """
 
 import argparse
-import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -20,11 +19,11 @@ from pathlib import Path
 from benchmarks.options import parse
 from benchmarks.progress import Lines
 from benchmarks.report import report, report_of
+from benchmarks.script import FAILED, ended
 from graft.bench.result_file import open_results, read_results
-from graft.errors import GraftError, InputError
+from graft.errors import InputError
 
 KINDS = ("decode", "kernels", "rag", "serve", "index")
-FAILED, INTERRUPTED = 1, 130
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -38,18 +37,10 @@ def main(arguments: Sequence[str]) -> int:
         "warm": _warm,
     }
     name, *rest = arguments or ["--help"]
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # workers end, files stay whole
-    try:
-        if name in KINDS:
-            return measure(name, rest)
-        if name in commands:
-            return commands[name](rest)
-    except GraftError as error:
-        sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
-        return FAILED
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted; run it again to resume\n")
-        return INTERRUPTED
+    if name in KINDS:
+        return ended(lambda: measure(name, rest))
+    if name in commands:
+        return ended(lambda: commands[name](rest))
     sys.stdout.write(__doc__)
     return 0 if name in ("-h", "--help") else FAILED
 

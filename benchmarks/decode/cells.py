@@ -17,6 +17,7 @@ those of `python -m benchmarks decode`: a verifier has an engine of its own, a s
 import argparse
 import gzip
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from benchmarks.decode.settings import WHOLE, DecodeSettings
 from benchmarks.options import json_object
 from benchmarks.progress import Lines
 from benchmarks.rows import rows_file
+from benchmarks.script import ended
 from benchmarks.suites.task import read_suite, select
 from graft.bench.measure import Loop, Measurement, PromptTokens, batched, interleave
 from graft.bench.sizes import size
@@ -146,4 +148,4 @@ def _options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(ended(main))

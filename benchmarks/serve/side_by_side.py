@@ -17,11 +17,12 @@ import asyncio
 import gzip
 import json
 import statistics
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from typing import Any
 import httpx
 
 from benchmarks.rows import rows_file
+from benchmarks.script import ended
 from benchmarks.serve.client import Streamed, http_client, served_model, stream
 from benchmarks.serve.load import percentiles
 from benchmarks.suites.task import read_suite, select
@@ -66,11 +68,13 @@ def main() -> None:
                 file.writelines(json.dumps(row) + "\n" for row in written(each))
         return
     sets: dict[str, list[list[dict]]] = defaultdict(list)
+    if not options.requests.exists():
+        raise InputError(f"no file {options.requests}; `write` makes it")
     with gzip.open(options.requests, "rt", encoding="utf-8") as file:
         for line in file:
             row = json.loads(line)
             sets[row["set"]].append(row["messages"])
-    servers = [Server(each.name, each.url, model_of(each)) for each in options.server]
+    servers = [replace(each, model=model_of(each)) for each in options.server]
     clients = ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn"))
     with clients, rows_file("side_by_side", options) as results:
         run(servers, sets, options, results, clients)
@@ -263,4 +267,4 @@ def _options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(ended(main))

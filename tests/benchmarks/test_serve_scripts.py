@@ -1,7 +1,9 @@
 """The scripts that measure a server: their sums, and kill -9 for real."""
 
+import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,8 @@ from safetensors.torch import save_file
 from serving import serving
 from tiny import tiny_engine, tiny_network
 
-from benchmarks.serve import kill, throughput
+from benchmarks.script import ended
+from benchmarks.serve import kill, side_by_side, throughput
 from graft.bench.result_file import read_results
 from graft.home import TEMPORARY
 from graft.models.prefix_files import checksum
@@ -70,3 +73,49 @@ def test_a_server_killed_under_load_damages_nothing(tmp_path, loaded_smollm2):
     rows = read_results(out).rows
     assert rows[-1]["files"]["sound"] > 0
     assert min(row["under_way_when_killed"] for row in rows) > 0
+
+
+def test_servers_answer_the_same_requests_in_turns(server, monkeypatch, tmp_path, capsys):
+    questions = [
+        {"question_id": number, "category": "rag", "turns": [f"The cat {number} and the hen"]}
+        for number in range(1, 5)
+    ]
+    folder = tmp_path / "spec_bench"
+    folder.mkdir()
+    lines = "".join(json.dumps(each) + "\n" for each in questions)
+    (folder / "question.jsonl").write_text(lines)
+    requests, out = tmp_path / "requests.jsonl.gz", tmp_path / "rows.jsonl"
+    monkeypatch.setattr(side_by_side, "ProcessPoolExecutor", InThreads)
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["side_by_side", *map(str, words)])
+        return ended(side_by_side.main)
+
+    assert not call("write", "--out", requests, "--requests", f"all=spec_bench:{folder}:3:rag")
+    sent = ["--requests", requests, "--max-tokens", 6, "--repeats", 2, "--concurrency", 1, 2]
+    servers = [f"--server={name}={server.url}" for name in ("one", "two")]
+    assert not call("run", *sent, *servers, "--out", out)
+    rows = read_results(out).rows
+    order = [(row["concurrency"], row["repeat"], row["server"]) for row in rows]
+    turns = [(0, "one"), (0, "two"), (1, "two"), (1, "one")]
+    assert order == [(many, *turn) for many in (1, 2) for turn in turns]
+    assert all(row["same"] == row["compared"] == row["requests"] == 3 for row in rows[1:])
+    assert all(row["tokens"] == 18 for row in rows)
+    assert "one" in capsys.readouterr().out
+    for words, message in (
+        (["run", *sent, "--server=one=http://127.0.0.1:9"], "http://127.0.0.1:9 does not answer"),
+        (["run", "--requests", tmp_path / "none", *servers], "`write` makes it"),
+        (["write", "--out", requests, "--requests", "all"], "--requests takes NAME=SUITE"),
+    ):
+        assert call(*words) == 1
+        found = capsys.readouterr().err
+        assert message in found
+        assert found.startswith("error: ")
+        assert found.count("\n") == 1
+
+
+class InThreads(ThreadPoolExecutor):
+    """Clients in this process."""
+
+    def __init__(self, count, **_):
+        super().__init__(count)
