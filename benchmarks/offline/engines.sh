@@ -6,11 +6,11 @@
 # KIND is sglang, sglang-ngram, sglang-graft, vllm, vllm-ngram, vllm-ngram-gpu, vllm-graft or graft.
 # WHEELS has the folders graft, sglang and vllm that pack.py made; logs lie in $LOGS.
 # KV is the tokens of each SGLang's KV cache, BYTES and SHARE (of the memory, with weights) those of each vLLM;
-# CONTEXT the longest request, PLACES how many run at once.
+# CONTEXT the longest request, PLACES how many run at once, HEADDIM the width of a head of a grown model.
 set -euo pipefail
 logs=${LOGS:-$HOME/logs}; mkdir -p "$logs"
 kv=${KV:-300000} context=${CONTEXT:-10240} places=${PLACES:-64}
-bytes=${BYTES:-9000000000} share=${SHARE:-0.12}
+bytes=${BYTES:-9000000000} share=${SHARE:-0.12} heads=${HEADDIM:-}
 
 sglang() { # drafting options...
   PYTHONPATH=$PROJECT:$WHEELS/sglang:$WHEELS/graft python3 -m sglang.launch_server --model-path "$MODEL" \
@@ -20,6 +20,10 @@ sglang() { # drafting options...
 }
 
 vllm() { # drafting options...
+  local qwen2=$WHEELS/vllm/vllm/model_executor/models/qwen2.py
+  if [[ -n $heads ]]; then # a grown model's heads are wider than vLLM's Qwen2 computes from its config
+    sed -i "s|self.head_dim = hidden_size // self.total_num_heads$|self.head_dim = $heads|" "$qwen2"
+  fi
   VLLM_USE_FLASHINFER_SAMPLER=0 VLLM_CACHE_ROOT=$logs/$name.cache PYTHONPATH=$PROJECT:$WHEELS/graft:$WHEELS/vllm \
     python3 -m vllm.entrypoints.openai.api_server --model "$MODEL" --served-model-name m --host 127.0.0.1 --port "$port" \
     --max-model-len "$context" --gpu-memory-utilization "$share" --kv-cache-memory-bytes "$bytes" \
@@ -48,7 +52,7 @@ case $command in
 start)
   for each in "$@"; do
     name=${each%%=*} kind=${each#*=}; port=${kind#*:}; kind=${kind%:*}
-    export -f start sglang vllm; export name port kind logs kv bytes share context places MODEL PROJECT WHEELS
+    export -f start sglang vllm; export name port kind logs kv bytes share heads context places MODEL PROJECT WHEELS
     HF_HUB_OFFLINE=1 TRITON_CACHE_DIR=$logs/$name.triton NUMBA_CACHE_DIR=$logs/numba \
       setsid bash -c 'start "$kind"' > "$logs/$name.log" 2>&1 < /dev/null &
     echo $! > "$logs/$name.pid"
