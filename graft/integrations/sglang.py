@@ -255,6 +255,8 @@ class WorkerDrafts:
         if not self._sizes or batch.has_grammar or batch.return_hidden_states:
             return self.draft_token_num - 1
         known = known_lengths(batch.reqs) is not None
+        if known and self.pace.rests():
+            return 0
         running = self._running(batch, [[]] * len(batch.reqs) if known else None)
         expected = self.trees.expected(running, skipped=int(known))
         return self._agreed(self.pace.choose(len(running), expected))

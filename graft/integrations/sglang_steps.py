@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 LENGTH = "graft_length"  # attribute of requests: tokens with KV, None if the host must wait for it
 RUNNER = ("attn_backend", "decode_cuda_graph_runner", "spec_algorithm", "init_new_workspace")
+SEARCHED = 2  # plain steps per search
 FEWEST = 3  # draft tokens of a step that has some: each size takes time and memory at the start
 # Options of SGLang with which steps keep one size: they share buffers across sizes.
 ONE_SIZE = ("enable_dp_attention", "enable_two_batch_overlap", "enable_pdmux", "enable_lora")
@@ -150,11 +151,16 @@ class Pace:
         self._width = DraftWidth(max_width, FEWEST)
         self.widths = self._width.widths
         self._launched: deque[int | None] = deque()  # draft tokens of steps; None: of prompts
-        self._last = 0.0
+        self._last, self._plain = 0.0, 0
         self.choose = self._width.choose
+
+    def rests(self) -> bool:
+        """Whether the next step is a plain one without a search: lookups take the host's time."""
+        return self._plain % SEARCHED != 0
 
     def launched(self, width: int | None) -> None:
         """A step was launched, of prompts if width is None."""
+        self._plain = self._plain + 1 if width == 0 else 0
         if width is not None or not self._launched or self._launched[-1] is not None:
             self._launched.append(width)
 
