@@ -47,8 +47,7 @@ def sizes_of(worker: Any, widths: Sequence[int]) -> dict[int, Size]:  # noqa: AN
     """By number of draft tokens; none where SGLang's options need steps of one size."""
     options = worker.server_args
     if (
-        not str(worker.device).startswith("cuda")
-        or any(getattr(options, name, False) for name in ONE_SIZE)
+        any(getattr(options, name, False) for name in ONE_SIZE)
         or options.pp_size > 1
         or _has_recurrent_layers(worker.model_runner)
     ):
@@ -230,7 +229,7 @@ def plain_step(worker: Any, batch: Any, on_publish: Any, size: Size, last: LastS
         next_draft_input=NgramVerifyInput(
             draft_token_num=nodes,
             new_seq_lens=lengths,
-            accept_tokens=tokens.repeat_interleave(nodes),  # merged and filtered, but never read
+            accept_tokens=tokens.int().repeat_interleave(nodes),  # merged, but never read
             accept_lens=one_each,
         ),
         speculative_num_draft_tokens=1,

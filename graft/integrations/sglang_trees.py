@@ -23,9 +23,10 @@ from graft.match.pool import PoolIndex, Pools
 from graft.match.suffix_array import Store
 from graft.match.suffix_automaton import SuffixAutomaton
 from graft.models.language_model import TargetStep
-from graft.tree.draft_tree import DraftTree
+from graft.tree.draft_tree import DraftTree, root_only
 from graft.tree.prune import strongest
 
+NOTHING = 0, root_only(0)  # of a request without tokens
 FILLER = 0  # token of padding nodes: children of the root, verified like any draft token
 
 
@@ -107,16 +108,16 @@ class Trees:
 
     def _trees(self, requests: Sequence[Running]) -> list[DraftTree]:
         """The largest trees of the requests; those proposed already, unless there are new
-        tokens."""
+        tokens. A request without any has no root yet."""
         contexts = [self._context(request) for request in requests]
-        made = [self._proposed.get(request.name, (-1, None))[0] for request in requests]
+        made = [self._proposed.get(request.name, NOTHING)[0] for request in requests]
         new = [i for i, context in enumerate(contexts) if made[i] != len(context.tokens)]
         if new:
             free = Budget(self._nodes - 1, np.ones(1 + len(new) * self._nodes))
             trees = self._drafter.propose([contexts[i] for i in new], free)
             for i, tree in zip(new, trees, strict=True):
                 self._proposed[requests[i].name] = len(contexts[i].tokens), tree
-        return [self._proposed[request.name][1] for request in requests]
+        return [self._proposed.get(request.name, NOTHING)[1] for request in requests]
 
     def keep(self, names: Iterable[str]) -> None:
         """Drop all other requests; one that returns is indexed again."""

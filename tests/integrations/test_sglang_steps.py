@@ -354,9 +354,8 @@ def test_steps_keep_one_size_where_sglangs_options_need_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "sglang.srt.configs.hybrid_arch", made)
     monkeypatch.setattr(steps, "_size", lambda _, nodes: nodes)
 
-    def sizes(device="cuda:0", recurrent=None, **options):
+    def sizes(recurrent=None, **options):
         worker = SimpleNamespace(
-            device=device,
             server_args=SimpleNamespace(**{"pp_size": 1} | options),
             model_runner=SimpleNamespace(model_config=recurrent),
         )
@@ -364,7 +363,6 @@ def test_steps_keep_one_size_where_sglangs_options_need_it(monkeypatch):
 
     assert sizes() == {0: 1, 3: 4}
     assert sizes(enable_lora=False) == {0: 1, 3: 4}
-    assert not sizes(device="cpu")
     assert not sizes(pp_size=2)
     assert not sizes(enable_lora=True)
     assert not sizes(recurrent=object())

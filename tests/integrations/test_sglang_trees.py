@@ -136,3 +136,15 @@ def test_corpora_and_pool_are_used_together():
     pooled, stored = draft(trees, Running("b", [5], [11, 12]), Running("c", [5], [70, 71]))
     assert [13, 14] in pooled
     assert [72, 73] in stored
+
+
+def test_a_request_whose_first_token_is_in_flight_expects_nothing():
+    trees = Trees(NODES)
+    asks = Running("a", [*DOCUMENT, 1], [])
+    assert trees.expected([asks], skipped=1)(3) == 0
+    [copied] = draft(trees, Running("a", [*DOCUMENT, 1], [], in_flight=[10]))
+    assert [11, 12] in copied
+    known = Running("a", [*DOCUMENT, 1], [10], in_flight=[11])
+    assert 0.5 < trees.expected([known])(3) <= 3
+    assert trees.expected([known])(NODES) == trees.expected([known])(NODES - 1)
+    assert trees.expected([known], skipped=1)(3) < trees.expected([known])(3)
