@@ -134,7 +134,7 @@ $(SGLANG_ENV)/.installed: pyproject.toml tests/engines/sglang-requirements.txt
 	@touch $@
 
 test-sglang: sglang-venv
-	$(call ENGINE_TESTS,$(SGLANG_ENV)) tests/engines/test_sglang.py $(PYTEST_ARGS)
+	$(call ENGINE_TESTS,$(SGLANG_ENV)) tests/engines/test_sglang.py tests/engines/test_sglang_server.py $(PYTEST_ARGS)
 
 api: setup
 	$(BIN)/python docs/make_api.py

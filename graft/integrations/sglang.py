@@ -127,7 +127,7 @@ def worker_class() -> type:
         def _prepare_for_speculative_decoding(self, batch: Any) -> None:  # noqa: ANN401
             decodes = batch.forward_mode.is_decode()
             super()._prepare_for_speculative_decoding(batch)
-            if decodes and str(self.device) != "cpu":
+            if decodes:
                 nodes, verified = self.draft_token_num, batch.spec_info
                 trees = verified.custom_mask.view(-1, nodes, nodes)
                 total = int(batch.seq_lens_cpu.sum())

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from graft.integrations.draft_width import DraftWidth
-from graft.integrations.step_times import WIDEST_GAP
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -149,9 +148,10 @@ class Pace:
     def __init__(self, max_width: int) -> None:
         self._width = DraftWidth(max_width, FEWEST)
         self.widths = self._width.widths
-        self._launched: deque[int | None] = deque()  # draft tokens of steps; None: of prompts
-        self._last, self._plain = 0.0, 0
         self.choose = self._width.choose
+        # Steps without a result: draft tokens, or None for prompts, and when they were launched
+        self._launched: deque[tuple[int | None, float]] = deque()
+        self._last, self._plain = 0.0, 0
 
     def rests(self) -> bool:
         """Whether the next step is a plain one without a search: lookups take the host's time."""
@@ -160,22 +160,22 @@ class Pace:
     def launched(self, width: int | None) -> None:
         """A step was launched, of prompts if width is None."""
         self._plain = self._plain + 1 if width == 0 else 0
-        if width is not None or not self._launched or self._launched[-1] is not None:
-            self._launched.append(width)
+        if width is not None or not self._launched or self._launched[-1][0] is not None:
+            self._launched.append((width, time.perf_counter()))
 
     def processed(self, counts: Sequence[int]) -> None:
         """The result of a step of no prompts is known: the tokens of each request."""
-        now = time.perf_counter()
-        seconds, self._last = now - self._last, now
-        alone = True
+        now, alone = time.perf_counter(), True
         while self._launched:
-            width = self._launched.popleft()
-            if width is None:
-                alone = False
-                continue
-            if alone and seconds < WIDEST_GAP:
-                self._width.observe(width, counts, seconds)
+            width, began = self._launched.popleft()
+            if width is not None:
+                break
+            alone = False
+        else:
             return
+        if alone:  # since the result before, unless nothing ran then
+            self._width.observe(width, counts, now - max(began, self._last))
+        self._last = now
 
 
 def plain_step(worker: Any, batch: Any, on_publish: Any, size: Size, last: LastStep) -> Any:  # noqa: ANN401

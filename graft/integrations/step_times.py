@@ -17,7 +17,6 @@ PRIOR = np.diag([0.01, 1.0, 32.0])
 PLANE = 0.5  # steps that the plane counts for beside the mean of like ones
 SETTLED = 5.0  # steps after which a much longer one is an outlier
 DISTURBED = 2.0  # times the expected seconds
-WIDEST_GAP = 0.25  # seconds between two outputs that belong to one run of steps
 
 
 class StepTimes:

@@ -81,16 +81,25 @@ class Clock:
 def test_steps_are_timed_between_results_unless_a_prompt_came_between(monkeypatch):
     clock, pace, seen = Clock(monkeypatch), Pace(NODES - 1), []
     monkeypatch.setattr(pace._width, "observe", lambda *step: seen.append(step))
-    for width in (0, None, None, 15, 0):
+
+    def launched(now, width):
+        clock.now = now
         pace.launched(width)
-    clock.now = 1.0
-    pace.processed([1])  # nothing before it
-    clock.now = 1.1
-    pace.processed([4])  # after prompts
-    clock.now = 1.11
-    pace.processed([1, 1])
-    [(width, counts, seconds)] = seen
-    assert (width, counts, round(seconds, 6)) == (0, [1, 1], 0.01)
+
+    def processed(now, *counts):
+        clock.now = now
+        pace.processed(counts)
+
+    launched(1.0, 0)
+    processed(1.01, 1)  # alone: from its launch
+    launched(5.0, None)
+    launched(5.0, None)
+    launched(5.1, 15)
+    processed(5.2, 4)  # prompts take a part of this time
+    launched(5.19, 0)
+    processed(5.25, 1, 1)  # launched before the result of the last
+    assert [(width, counts) for width, counts, _ in seen] == [(0, (1,)), (0, (1, 1))]
+    assert [round(seconds, 6) for *_, seconds in seen] == [0.01, 0.05]
 
 
 class Relay:
