@@ -37,7 +37,7 @@ help:
 	@echo 'make test-slow  set up, then run the slow tests'
 	@echo 'make test-browser  set up, then test the playground in Chromium, which must be installed'
 	@echo 'make test-vllm-bench VLLM_PYTHON=FILE   vllm bench serve, by a Python that has vLLM, against graft serve'
-	@echo 'make test-vllm  the plug-in in a real vLLM (CPU), in .venv-vllm; test-sglang: SGLang'"'"'s own code'
+	@echo 'make test-vllm  the plug-in in a real vLLM (CPU), in .venv-vllm; test-sglang: a real SGLang'
 	@echo 'make setup      .venv, packages, the default model, its kernels; TORCH_INDEX=URL for another torch'
 	@echo 'make dev        .venv with the packages and the tools for tests and lint'
 	@echo 'make figures    set up, then write down the figures that tests hold the code against'
@@ -133,7 +133,7 @@ $(SGLANG_ENV)/.installed: pyproject.toml tests/engines/sglang-requirements.txt
 	$(SGLANG_ENV)/bin/python -m pip install -q -e .
 	@touch $@
 
-test-sglang: sglang-venv
+test-sglang: setup dev sglang-venv
 	$(call ENGINE_TESTS,$(SGLANG_ENV)) tests/engines/test_sglang.py tests/engines/test_sglang_server.py $(PYTEST_ARGS)
 
 api: setup

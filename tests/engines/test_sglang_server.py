@@ -125,7 +125,7 @@ def test_answers_equal_those_of_sglang_without_drafts(answers, requests, plain):
     same(found, plain, stopped=[5])
     assert len(found[5]["tokens"]) < 60
     assert found[2]["logprobs"] == pytest.approx(plain[2]["logprobs"], abs=1e-3)
-    assert launched[0] > 20  # plain steps
+    assert launched[0] > 3  # plain steps; how many depends on times
     assert sum(launched[width] for width in (3, 7, 15)) > 5
     assert sum(each["accepted"] for each in found) > 20
     assert found[2]["steps"] < len(found[2]["tokens"]) / 2
