@@ -18,7 +18,6 @@ import inspect
 import logging
 import os
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -32,6 +31,7 @@ from graft.integrations.sglang_corpora import Corpora
 from graft.integrations.sglang_fields import NO_TEXTS, Reader, Texts
 from graft.integrations.sglang_frontend import NAME, add_hooks
 from graft.integrations.sglang_steps import (
+    FULL,
     LastStep,
     Pace,
     Size,
@@ -143,7 +143,7 @@ def worker_class() -> type:
 
 class WorkerDrafts:
     """What is not NGRAM's in the worker: drafts from each request's own text, and from corpora and
-    datastores. The attributes are NGRAMWorker's."""
+    datastores, in steps of several sizes. The attributes are NGRAMWorker's."""
 
     server_args: Any
     target_worker: Any
@@ -238,7 +238,7 @@ class WorkerDrafts:
             know_lengths(requests, [length + 1 for length in lengths])
             self._update_ngram_corpus(batch)
             return result
-        with self._sizes[width].used(self) if width in self._sizes else nullcontext():
+        with self._sizes.get(width, FULL).used(self):
             result = run()
         following = result.next_draft_input
         tokens = following.accept_tokens.view(len(requests), -1)

@@ -15,14 +15,13 @@ from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from graft.integrations.draft_width import DraftWidth
+from graft.integrations.draft_width import SEARCHED, DraftWidth
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 LENGTH = "graft_length"  # attribute of requests: tokens with KV, None if the host must wait for it
 RUNNER = ("attn_backend", "decode_cuda_graph_runner", "spec_algorithm", "init_new_workspace")
-SEARCHED = 2  # plain steps per search
 FEWEST = 3  # draft tokens of a step that has some: each size takes time and memory at the start
 # Options of SGLang with which steps keep one size: they share buffers across sizes.
 ONE_SIZE = ("enable_dp_attention", "enable_two_batch_overlap", "enable_pdmux", "enable_lora")
@@ -40,6 +39,9 @@ class Size:
         """Let worker and runner have it for one step; prompts are computed with their own."""
         with _replaced(worker, self.worker), _replaced(worker.model_runner, self.runner):
             yield
+
+
+FULL = Size({}, {})  # of SGLang's own making
 
 
 def sizes_of(worker: Any, widths: Sequence[int]) -> dict[int, Size]:  # noqa: ANN401
@@ -66,11 +68,6 @@ def _size(worker: Any, nodes: int) -> Size:  # noqa: ANN401
     from sglang.srt.runtime_context import get_context, get_spec
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-    small = copy(worker)
-    small.draft_token_num = small.speculative_num_draft_tokens = nodes
-    small._init_preallocated_tensors()
-    own = vars(worker)
-    changed = {name: each for name, each in vars(small).items() if own.get(name) is not each}
     runner, option = worker.model_runner, "speculative_num_draft_tokens"
     before = getattr(get_spec(), option)
     get_context().override("graft", **{option: nodes})
@@ -83,7 +80,16 @@ def _size(worker: Any, nodes: int) -> Size:  # noqa: ANN401
             made = {name: getattr(runner, name) for name in RUNNER}
     finally:
         get_context().override("graft", **{option: before})
-    return Size({} if nodes == 1 else changed, made)
+    return Size({} if nodes == 1 else _buffers(worker, nodes), made)
+
+
+def _buffers(worker: Any, nodes: int) -> dict[str, Any]:  # noqa: ANN401
+    """What SGLang's worker has for trees of so many nodes."""
+    small = copy(worker)
+    small.draft_token_num = small.speculative_num_draft_tokens = nodes
+    small._init_preallocated_tensors()
+    own = vars(worker)
+    return {name: each for name, each in vars(small).items() if own.get(name) is not each}
 
 
 @contextmanager
@@ -106,16 +112,17 @@ class LastStep:
         import torch
 
         self._newest = torch.zeros(places, dtype=torch.int64, device=device)
-        self._rows: dict[str, int] = {}
+        self._names: list[str] = []
         self._tokens = self._newest[:0, None]
         self._counts: Tensor | None = None
+        self._on_host: dict[str, list[int]] | None = None
 
     def note(self, batch: Any, tokens: "Tensor", counts: "Tensor | None") -> None:  # noqa: ANN401
         """The new tokens [B, N] of a batch, and how many are some, if not one of each request."""
         newest = tokens if counts is None else tokens.gather(1, counts.long()[:, None] - 1)
         self._newest[batch.req_pool_indices] = newest[:, 0].long()
-        self._rows = {request.rid: i for i, request in enumerate(batch.reqs)}
-        self._tokens, self._counts = tokens, counts
+        self._names = [request.rid for request in batch.reqs]
+        self._tokens, self._counts, self._on_host = tokens, counts, None
 
     def newest(self, batch: Any) -> "Tensor":  # noqa: ANN401
         """The newest token of each request [B], also of those not in that step."""
@@ -133,13 +140,22 @@ class LastStep:
         ]
         if not any(missing):
             return [[] for _ in missing]
-        tokens = self._tokens.tolist()
-        counts = [1] * len(tokens) if self._counts is None else self._counts.tolist()
-        found = []
-        for request, count in zip(batch.reqs, missing, strict=True):
-            row = self._rows[request.rid] if count else 0
-            found.append(tokens[row][counts[row] - count : counts[row]] if count else [])
-        return found
+        known = self._waited_for()
+        return [
+            known[request.rid][-count:] if count else []
+            for request, count in zip(batch.reqs, missing, strict=True)
+        ]
+
+    def _waited_for(self) -> dict[str, list[int]]:
+        """The tokens of each request; the first call waits for them."""
+        if self._on_host is None:
+            rows = self._tokens.tolist()
+            counts = [1] * len(rows) if self._counts is None else self._counts.tolist()
+            self._on_host = {
+                name: row[:count]
+                for name, row, count in zip(self._names, rows, counts, strict=True)
+            }
+        return self._on_host
 
 
 class Pace:
@@ -229,7 +245,7 @@ def plain_step(worker: Any, batch: Any, on_publish: Any, size: Size, last: LastS
         next_draft_input=NgramVerifyInput(
             draft_token_num=nodes,
             new_seq_lens=lengths,
-            accept_tokens=tokens.int().repeat_interleave(nodes),  # merged, but never read
+            accept_tokens=_unread(requests * nodes, worker.device),
             accept_lens=one_each,
         ),
         speculative_num_draft_tokens=1,
@@ -241,10 +257,17 @@ def as_full_trees(following: Any, nodes: int) -> None:  # noqa: ANN401
     both are merged. Its tokens are not read; `LastStep` has them."""
     if following.draft_token_num == nodes:
         return
-    requests = len(following.accept_lens)
-    following.accept_tokens = following.accept_tokens[:requests].repeat_interleave(nodes)
+    tokens = len(following.accept_lens) * nodes
+    following.accept_tokens = _unread(tokens, following.accept_tokens.device)
     following.draft_token_num = following.num_tokens_per_req = nodes
     following.num_tokens_for_logprob_per_req = nodes
+
+
+def _unread(count: int, device: Any) -> "Tensor":  # noqa: ANN401
+    """Tokens that SGLang merges and filters with its batches."""
+    import torch
+
+    return torch.zeros(count, dtype=torch.int32, device=device)
 
 
 def full_mask(trees: "Tensor", lengths: "Tensor", total: int) -> "Tensor":

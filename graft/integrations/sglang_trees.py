@@ -26,8 +26,8 @@ from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import DraftTree, root_only
 from graft.tree.prune import strongest
 
-NOTHING = 0, root_only(0)  # of a request without tokens
 FILLER = 0  # token of padding nodes: children of the root, verified like any draft token
+NOTHING = 0, root_only(FILLER)  # of a request without tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from shipped import DOCUMENT, model_folder, question_tokens
 
 pytestmark = pytest.mark.engine
 pytest.importorskip("sglang")
@@ -22,7 +23,6 @@ GRAFT = {
     "speculative_num_draft_tokens": 16,
     "speculative_ngram_capacity": 1000,
 }
-DOCUMENT = (HERE.parents[1] / "examples" / "service_agreement.md").read_text(encoding="utf-8")
 QUESTIONS = [
     "Quote the sentence about ending the agreement.",
     "What is the colour of the sky?",
@@ -34,13 +34,7 @@ QUESTIONS = [
 
 @pytest.fixture(scope="module")
 def model():
-    """The folder that `make setup` converted, in the cache that GRAFT_HOME or the user has."""
-    from graft.home import home
-
-    found = sorted((home() / "models").glob("SmolLM2-135M-Instruct*/config.json"))
-    if not found:
-        pytest.skip("smollm2-135m is not in the cache; run make setup")
-    return found[0].parent
+    return model_folder()
 
 
 @pytest.fixture(scope="module")
@@ -55,11 +49,7 @@ def requests(tokenizer):
     """Some begin while others run; one has log probabilities, one leaves, one has a prediction."""
 
     def asked(question, text="", **more):
-        prompt = tokenizer.apply_chat_template(
-            [{"role": "user", "content": f"{text}\n\n{question}"}],
-            add_generation_prompt=True,
-            return_dict=False,
-        )
+        prompt = question_tokens(tokenizer, text, question)
         return {"prompt": prompt, "sampling": {"temperature": 0, "max_new_tokens": 60}} | more
 
     excerpt = DOCUMENT[:1500]

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from shipped import DOCUMENT, model_folder, question_tokens
 
 pytestmark = pytest.mark.engine
 pytest.importorskip("vllm")
@@ -18,7 +19,6 @@ HERE = Path(__file__).parent
 LENGTH = 16
 OURS = {"method": "custom_class", "model": "graft.integrations.vllm.Proposer"}
 NGRAM = {"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 5}
-DOCUMENT = (HERE.parents[1] / "examples" / "service_agreement.md").read_text(encoding="utf-8")
 QUESTIONS = [
     "List the equipment that the Contractor maintains.",
     "Quote the sentence about ending the agreement.",
@@ -29,13 +29,7 @@ QUESTIONS = [
 
 @pytest.fixture(scope="module")
 def model():
-    """The folder that `make setup` converted, in the cache that GRAFT_HOME or the user has."""
-    from graft.home import home
-
-    found = sorted((home() / "models").glob("SmolLM2-135M-Instruct*/config.json"))
-    if not found:
-        pytest.skip("smollm2-135m is not in the cache; run make setup")
-    return found[0].parent
+    return model_folder()
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +37,7 @@ def prompts(model):
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model)
-    return [
-        tokenizer.apply_chat_template(
-            [{"role": "user", "content": f"{DOCUMENT[:4000]}\n\n{question}"}],
-            add_generation_prompt=True,
-            return_dict=False,
-        )
-        for question in QUESTIONS
-    ]
+    return [question_tokens(tokenizer, DOCUMENT[:4000], question) for question in QUESTIONS]
 
 
 @pytest.fixture(scope="module")
