@@ -40,9 +40,9 @@ class DraftWidth:
         """Count a step: the tokens that each request generated with `width` draft tokens."""
         if not counts:
             return
-        self._times.observe(len(counts), width, seconds)
+        counted = self._times.observe(len(counts), width, seconds)
         self._tokens = RECENT * self._tokens + sum(counts)
-        self._seconds = RECENT * self._seconds + self._times.seconds(len(counts), width)
+        self._seconds = RECENT * self._seconds + counted
         if width:
             right = sum(count - 1 for count in counts)
             self._right = KEPT * self._right + right

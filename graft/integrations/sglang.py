@@ -231,12 +231,13 @@ class WorkerDrafts:
                 self.last_step.note(batch, result.next_token_ids[:, None], None)
                 know_lengths(requests, lengths)
             return result
-        width = self._draft_tokens(batch)
-        self.pace.launched(width)
+        width, rests = self._draft_tokens(batch)
+        self.pace.launched(width, rests)
         if not width:
             result = plain_step(self, batch, on_publish, self._sizes[0], self.last_step)
             know_lengths(requests, [length + 1 for length in lengths])
-            self._update_ngram_corpus(batch)
+            if rests is not None:
+                self._update_ngram_corpus(batch)
             return result
         with self._sizes.get(width, FULL).used(self):
             result = run()
@@ -247,27 +248,28 @@ class WorkerDrafts:
         as_full_trees(following, full)
         return result
 
-    def _draft_tokens(self, batch: Any) -> int:  # noqa: ANN401
-        """How many draft tokens each request gets; 0 makes a plain step.
+    def _draft_tokens(self, batch: Any) -> tuple[int, int | None]:  # noqa: ANN401
+        """How many draft tokens each request gets, 0 for a plain step; after a search for copies,
+        how many steps do without one.
 
         The host does not wait for a step whose lengths it knows; its one token is missing then.
         """
         if not self._sizes or batch.has_grammar or batch.return_hidden_states:
-            return self.draft_token_num - 1
+            return self.draft_token_num - 1, None
         known = known_lengths(batch.reqs) is not None
         if known and self.pace.rests():
-            return 0
+            return 0, None
         running = self._running(batch, [[]] * len(batch.reqs) if known else None)
         expected = self.trees.expected(running, skipped=int(known))
         return self._agreed(self.pace.choose(len(running), expected))
 
-    def _agreed(self, width: int) -> int:
-        """The choice of the first rank: step times differ."""
+    def _agreed(self, choice: tuple[int, int]) -> tuple[int, int]:
+        """That of the first rank: step times differ."""
         if self.server_args.tp_size == 1:
-            return width
+            return choice
         from sglang.srt.distributed import get_tp_group
 
-        return get_tp_group().broadcast_object(width, src=0)
+        return get_tp_group().broadcast_object(choice, src=0)
 
     def on_verify_complete_cpu(
         self,

@@ -9,13 +9,15 @@ the device, nor its lengths, if that step is a plain one or a prompt's.
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from graft.integrations.draft_width import SEARCHED, DraftWidth
+from graft.integrations.draft_width import DraftWidth
+from graft.integrations.step_times import kind_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
 LENGTH = "graft_length"  # attribute of requests: tokens with KV, None if the host must wait for it
 RUNNER = ("attn_backend", "decode_cuda_graph_runner", "spec_algorithm", "init_new_workspace")
 FEWEST = 3  # draft tokens of a step that has some: each size takes time and memory at the start
+SEARCH_SHARE = 0.01  # of the time of plain steps: what searches for copies may add
+LONGEST_REST = 32  # steps without a search
+COMPARED = 32  # recent steps that a mean of times is of
+DISTURBED = 2.0  # times the mean: longer steps count as so long
 # Options of SGLang with which steps keep one size: they share buffers across sizes.
 ONE_SIZE = ("enable_dp_attention", "enable_two_batch_overlap", "enable_pdmux", "enable_lora")
 
@@ -158,24 +164,60 @@ class LastStep:
         return self._on_host
 
 
+class SearchPrice:
+    """How much longer plain steps of a batch take with a search for copies.
+
+    A search is free while the host would wait for the device, and delays the next step otherwise.
+    """
+
+    def __init__(self) -> None:
+        self._means: dict[tuple[int, bool], tuple[int, float]] = {}  # steps, seconds
+
+    def observe(self, requests: int, searched: bool, seconds: float) -> None:
+        """Count a plain step of so many requests."""
+        kind = kind_of(requests), searched
+        count, mean = self._means.get(kind, (0, seconds))
+        count = min(count + 1, COMPARED)
+        self._means[kind] = count, mean + (min(seconds, DISTURBED * mean) - mean) / count
+
+    def rest(self, requests: int) -> int:
+        """Steps without a search for each with one."""
+        kind = kind_of(requests)
+        if (kind, True) not in self._means or (kind, False) not in self._means:
+            return 1
+        price = self._means[kind, True][1] / self._means[kind, False][1] - 1
+        return min(max(round(price / SEARCH_SHARE), 1), LONGEST_REST)
+
+
 class Pace:
     """Draft tokens of the next step, chosen by the steps before."""
 
     def __init__(self, max_width: int) -> None:
         self._width = DraftWidth(max_width, FEWEST)
         self.widths = self._width.widths
-        self.choose = self._width.choose
+        self._price = SearchPrice()
         # Steps without a result: draft tokens, or None for prompts, and when they were launched
         self._launched: deque[tuple[int | None, float]] = deque()
-        self._last, self._plain = 0.0, 0
+        self._last = 0.0
+        self._rests = 0  # steps until the next search
+        self._searched = False  # since the last result
 
     def rests(self) -> bool:
         """Whether the next step is a plain one without a search: lookups take the host's time."""
-        return self._plain % SEARCHED != 0
+        return self._rests > 0
 
-    def launched(self, width: int | None) -> None:
-        """A step was launched, of prompts if width is None."""
-        self._plain = self._plain + 1 if width == 0 else 0
+    def choose(self, requests: int, expected: Callable[[int], float]) -> tuple[int, int]:
+        """Draft tokens of the next step, and how many plain steps without a search follow."""
+        self._searched = True
+        width = self._width.choose(requests, expected)
+        return width, 0 if width else self._price.rest(requests)
+
+    def launched(self, width: int | None, rests: int | None = None) -> None:
+        """A step was launched, of prompts if width is None; `rests` as chosen for it."""
+        if rests is not None:
+            self._rests = rests
+        elif width == 0:
+            self._rests -= 1
         if width is not None or not self._launched or self._launched[-1][0] is not None:
             self._launched.append((width, time.perf_counter()))
 
@@ -190,8 +232,12 @@ class Pace:
         else:
             return
         if alone:  # since the result before, unless nothing ran then
-            self._width.observe(width, counts, now - max(began, self._last))
-        self._last = now
+            seconds = now - max(began, self._last)
+            self._width.observe(width, counts, seconds)
+            following = self._launched[0][0] if self._launched else None
+            if width == following == 0:  # the next one was prepared meanwhile
+                self._price.observe(len(counts), self._searched, seconds)
+        self._last, self._searched = now, False
 
 
 def plain_step(worker: Any, batch: Any, on_publish: Any, size: Size, last: LastStep) -> Any:  # noqa: ANN401
@@ -235,7 +281,7 @@ def plain_step(worker: Any, batch: Any, on_publish: Any, size: Size, last: LastS
         found.next_token_logprobs = found.next_token_logprobs.unsqueeze(1)
     tokens = result.next_token_ids
     last.note(batch, tokens[:, None], None)
-    one_each = torch.ones(requests, dtype=torch.int32, device=worker.device)
+    one_each = _constant(1, requests, worker.device)
     return GenerationBatchResult(
         logits_output=result.logits_output,
         next_token_ids=tokens,
@@ -245,7 +291,7 @@ def plain_step(worker: Any, batch: Any, on_publish: Any, size: Size, last: LastS
         next_draft_input=NgramVerifyInput(
             draft_token_num=nodes,
             new_seq_lens=lengths,
-            accept_tokens=_unread(requests * nodes, worker.device),
+            accept_tokens=_constant(0, requests * nodes, worker.device),
             accept_lens=one_each,
         ),
         speculative_num_draft_tokens=1,
@@ -258,16 +304,17 @@ def as_full_trees(following: Any, nodes: int) -> None:  # noqa: ANN401
     if following.draft_token_num == nodes:
         return
     tokens = len(following.accept_lens) * nodes
-    following.accept_tokens = _unread(tokens, following.accept_tokens.device)
+    following.accept_tokens = _constant(0, tokens, following.accept_tokens.device)
     following.draft_token_num = following.num_tokens_per_req = nodes
     following.num_tokens_for_logprob_per_req = nodes
 
 
-def _unread(count: int, device: Any) -> "Tensor":  # noqa: ANN401
-    """Tokens that SGLang merges and filters with its batches."""
+@lru_cache(512)
+def _constant(value: int, count: int, device: Any) -> "Tensor":  # noqa: ANN401
+    """A tensor that SGLang merges and filters with its batches, and never writes to."""
     import torch
 
-    return torch.zeros(count, dtype=torch.int32, device=device)
+    return torch.full((count,), value, dtype=torch.int32, device=device)
 
 
 def full_mask(trees: "Tensor", lengths: "Tensor", total: int) -> "Tensor":

@@ -23,14 +23,16 @@ class StepTimes:
     """Decayed means of steps with about as many requests, and a plane through all."""
 
     def __init__(self) -> None:
-        self._usual = self._plane = np.array([1.0, DRAFTED, RISE])
+        self._usual = np.array([1.0, DRAFTED, RISE])
+        self._plane: np.ndarray | None = None  # if fitted since the last step
         self._weights, self._sums = np.zeros((3, 3)), np.zeros(3)
         self._steps = 0
         # By kind of requests and draft tokens: weight, seconds, last step
         self._means: dict[tuple[int, int], tuple[float, float, int]] = {}
 
-    def observe(self, requests: int, width: int, seconds: float) -> None:
-        """Count a step in which so many requests had `width` draft tokens each."""
+    def observe(self, requests: int, width: int, seconds: float) -> float:
+        """Count a step in which so many requests had `width` draft tokens each; the seconds that
+        it counts for."""
         row = _row(requests, width)
         if not self._steps:
             self._usual = seconds * np.array([1.0, DRAFTED, RISE]) / (1 + RISE * requests)
@@ -40,14 +42,17 @@ class StepTimes:
             seconds = min(seconds, DISTURBED * mean)
         self._steps += 1
         self._means[kind] = weight + 1, mean + (seconds - mean) / (weight + 1), self._steps
-        self._weights = KEPT * self._weights + np.outer(row, row)
+        self._weights = KEPT * self._weights + row[:, None] * row
         self._sums = KEPT * self._sums + row * seconds
-        found = np.linalg.solve(self._weights + PRIOR, self._sums + PRIOR @ self._usual)
-        self._plane = np.maximum(found, 0.0)
+        self._plane = None
+        return seconds
 
     def seconds(self, requests: int, width: int) -> float:
         """Expected of such a step; a plain step takes about 1 before any was seen."""
         weight, mean, _ = self._recent((kind_of(requests), width))
+        if self._plane is None:
+            found = np.linalg.solve(self._weights + PRIOR, self._sums + PRIOR @ self._usual)
+            self._plane = np.maximum(found, 0.0)
         expected = float(_row(requests, width) @ self._plane)
         return (weight * mean + PLANE * expected) / (weight + PLANE)
 

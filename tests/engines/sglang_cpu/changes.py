@@ -52,10 +52,10 @@ def written_widths(steps: ModuleType) -> None:
     """Draft tokens of every step, as lines of $GRAFT_STEPS."""
     launched = steps.Pace.launched
 
-    def write(self: Any, width: int | None) -> None:
+    def write(self: Any, width: int | None, rests: int | None = None) -> None:
         with Path(os.environ["GRAFT_STEPS"]).open("a") as file:
             file.write(json.dumps(width) + "\n")
-        launched(self, width)
+        launched(self, width, rests)
 
     steps.Pace.launched = write
 
