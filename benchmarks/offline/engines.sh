@@ -5,7 +5,7 @@
 #   engines.sh stop
 # KIND is sglang, sglang-ngram, sglang-graft, vllm, vllm-ngram, vllm-ngram-gpu, vllm-graft or graft.
 # WHEELS has the folders graft, sglang and vllm that pack.py made; logs lie in $LOGS.
-# KV is the tokens of each SGLang's KV cache, BYTES and SHARE (of the memory, with weights) those of each vLLM;
+# KV is the tokens of each SGLang's KV cache, BYTES those of the others, SHARE (of the memory) a vLLM's with weights;
 # CONTEXT the longest request, PLACES how many run at once, HEADDIM the width of a head of a grown model.
 set -euo pipefail
 logs=${LOGS:-$HOME/logs}; mkdir -p "$logs"
@@ -42,7 +42,7 @@ start() { # kind
   vllm-graft) GRAFT_VLLM=1 vllm --compilation-config '{"cudagraph_mode": "FULL"}' --speculative-config \
     '{"method": "ngram_gpu", "num_speculative_tokens": 15, "prompt_lookup_min": 1, "prompt_lookup_max": 16}' ;;
   graft) PYTHONPATH=$PROJECT:$WHEELS/graft python3 -m graft serve "$MODEL" --port "$port" --dtype bf16 \
-    --context-length "$context" --max-batch 16 --max-waiting 256 ;;
+    --context-length "$context" --kv-cache "$((bytes / 1000000000))" --max-batch 16 --max-waiting 256 ;;
   *) echo "unknown kind $1" >&2; exit 2 ;;
   esac
 }
