@@ -36,6 +36,7 @@ from graft.integrations.sglang_steps import (
     Pace,
     Size,
     as_full_trees,
+    compile_kernels,
     full_mask,
     know_lengths,
     known_lengths,
@@ -165,6 +166,7 @@ class WorkerDrafts:
         """Make what smaller steps need, once SGLang has made what full ones need."""
         self._sizes = sizes_of(self, self.pace.widths[:-1])
         if self._sizes:
+            compile_kernels(self, self.pace.widths)
             logger.info("Draft tokens of a step: one of %s", self.pace.widths)
 
     def reset_drafts(self) -> None:

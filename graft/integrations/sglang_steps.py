@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from graft.integrations.draft_width import DraftWidth
@@ -60,6 +61,39 @@ def sizes_of(worker: Any, widths: Sequence[int]) -> dict[int, Size]:  # noqa: AN
     ):
         return {}
     return {width: _size(worker, width + 1) for width in widths}
+
+
+def compile_kernels(worker: Any, widths: Sequence[int]) -> None:  # noqa: ANN401
+    """Compile the Triton kernels of steps of all sizes.
+
+    They are made for powers of two of requests and nodes. Compiling one takes as long as a hundred
+    steps, so the first requests would wait for it, and drafts would look too slow to pay.
+    """
+    import torch
+    from sglang.srt.mem_cache.allocation import assign_req_to_token_pool_func
+    from sglang.srt.speculative import ngram_worker
+
+    pool, device = worker.req_to_token_pool, worker.device
+    for requests in _powers(worker.max_batch_size):
+        nothing = torch.zeros(requests, dtype=torch.int32, device=device)
+        places = nothing.long()
+        assign_req_to_token_pool_func(places, pool.req_to_token, nothing, nothing, places, requests)
+        for nodes in (width + 1 for width in widths if width):
+            batch = SimpleNamespace(
+                seq_lens=places,
+                req_pool_indices=places,
+                req_to_token_pool=pool,
+                out_cache_loc=torch.zeros(requests * nodes, dtype=torch.int64, device=device),
+            )
+            rejected = torch.full((requests, nodes), -1, dtype=torch.int32, device=device)
+            ngram_worker.move_accept_tokens_to_target_kvcache(
+                batch, rejected, nothing, worker.token_to_kv_pool_allocator
+            )
+
+
+def _powers(most: int) -> list[int]:
+    """1, 2, 4, ... up to the first that is not less than the most."""
+    return [1 << power for power in range((most - 1).bit_length() + 1)]
 
 
 def _has_recurrent_layers(runner: Any) -> bool:  # noqa: ANN401
@@ -173,7 +207,7 @@ class SearchPrice:
     def __init__(self) -> None:
         self._means: dict[tuple[int, bool], tuple[int, float]] = {}  # steps, seconds
 
-    def observe(self, requests: int, searched: bool, seconds: float) -> None:
+    def observe(self, requests: int, seconds: float, *, searched: bool) -> None:
         """Count a plain step of so many requests."""
         kind = kind_of(requests), searched
         count, mean = self._means.get(kind, (0, seconds))
@@ -201,6 +235,7 @@ class Pace:
         self._last = 0.0
         self._rests = 0  # steps until the next search
         self._searched = False  # since the last result
+        self._drafted = True  # the step of that result
 
     def rests(self) -> bool:
         """Whether the next step is a plain one without a search: lookups take the host's time."""
@@ -222,7 +257,12 @@ class Pace:
             self._launched.append((width, time.perf_counter()))
 
     def processed(self, counts: Sequence[int]) -> None:
-        """The result of a step of no prompts is known: the tokens of each request."""
+        """The result of a step of no prompts is known: the tokens of each request.
+
+        A step alone takes the time since the result before, unless nothing ran then. For a plain
+        step after one with drafts the device waited, as it does not for those after it, so its
+        time says nothing of plain steps.
+        """
         now, alone = time.perf_counter(), True
         while self._launched:
             width, began = self._launched.popleft()
@@ -231,13 +271,13 @@ class Pace:
             alone = False
         else:
             return
-        if alone:  # since the result before, unless nothing ran then
+        if alone and (width or not self._drafted):
             seconds = now - max(began, self._last)
             self._width.observe(width, counts, seconds)
             following = self._launched[0][0] if self._launched else None
             if width == following == 0:  # the next one was prepared meanwhile
-                self._price.observe(len(counts), self._searched, seconds)
-        self._last, self._searched = now, False
+                self._price.observe(len(counts), seconds, searched=self._searched)
+        self._last, self._searched, self._drafted = now, False, width != 0
 
 
 def plain_step(worker: Any, batch: Any, on_publish: Any, size: Size, last: LastStep) -> Any:  # noqa: ANN401
