@@ -91,7 +91,12 @@ def tokens_per_step(rows: Sequence[Row]) -> float | None:
 def acceptance(rows: Sequence[Row]) -> float | None:
     """Accepted of drafted tokens."""
     drafted = sum(row.get("drafted") or 0 for row in rows)
-    return sum(row.get("accepted") or 0 for row in rows) / drafted if drafted else None
+    return sum(map(_accepted, rows)) / drafted if drafted else None
+
+
+def _accepted(row: Row) -> int:
+    found = row.get("accepted")
+    return sum((row.get("accepted_by_source") or {}).values()) if found is None else found
 
 
 def decode_speed(rows: Sequence[Row]) -> float:

@@ -17,6 +17,8 @@ from benchmarks.published.page import Grid, Section, Table
 from graft.bench.result_file import Results
 
 K = 1024
+FUSING = {"eagle3": "eagle3", "casd": "casd", "rasd-pld": "rasd-pld", "rest": "rasd-rest:STORE"}
+USUAL = 8  # tokens of a branch
 
 
 def large(results: Results) -> Grid:
@@ -65,20 +67,27 @@ def large(results: Results) -> Grid:
 
 
 def fused(results: Results) -> Grid:
-    """Figures of the text: speed and tokens per step by suite, temperature and preset."""
-    names = {"eagle3": "eagle3", "casd": "casd", "rasd-pld": "rasd-pld", "rest": "rasd-rest:STORE"}
+    """Figures of the text: speed and tokens per step by suite, temperature and preset; speed by
+    the length of branches."""
     figures = {}
-    for suite in ("humaneval", "medqa"):
+    for suite in ("squad", "spider", "humaneval", "medqa"):
         for temperature in (0, 1):
             rows = select(results.rows, suite=suite, temperature=temperature)
             figures[f"{suite}{temperature}"] = ", ".join(
                 f"`{name}` {mean_speedup(rows, variant)}, "
                 f"{number(tokens_per_step(select(rows, variant=variant)))}"
-                for name, variant in names.items()
+                for name, variant in FUSING.items()
                 if select(rows, variant=variant)
             )
-            figures[suite] = str(len(select(rows, variant="plain")))
+    squad = select(results.rows, suite="squad", temperature=0)
+    figures["casd"] = _by_length(squad, "casd", "casd")
+    figures["rasd"] = _by_length(squad, "rasd-pld", "rasd")
     return Grid(figures=figures)
+
+
+def _by_length(rows: Sequence[Row], variant: str, option: str) -> str:
+    names = (variant if n == USUAL else f"{variant}?{option}.length={n}" for n in (2, 4, USUAL, 16))
+    return " / ".join(mean_speedup(rows, name) for name in names)
 
 
 def _speed(rows: Sequence[Row], variant: str) -> str:
@@ -147,9 +156,10 @@ SECTION = Section(
             "Copies fused with EAGLE-3 on short prompts",
             ["decode_h200_bf16_grown_fusion"],
             "benchmarks.decode.cells run --model GROWN --head HEAD",
-            """The same models, speed and tokens per step; `rest` is RASD with a datastore of 5M
-            tokens, whose branches of 2 to 16 tokens add nothing. HumanEval ({humaneval}):
-            {humaneval0}; at temperature 1 {humaneval1}. MedQA ({medqa}): {medqa0}.""",
+            """The same models, speed and tokens per step, 16 prompts. SQuAD: {squad0},
+            branches of 2 / 4 / 8 / 16 {casd} and {rasd}; at temperature 1 {squad1}.
+            HumanEval: {humaneval0}; at 1 {humaneval1} (9 prompts). Spider: {spider0}. MedQA, medical
+            pages stored: {medqa0}.""",
             fused,
         ),
         Table(
