@@ -151,6 +151,7 @@ class WorkerDrafts:
     model_runner: Any
     ngram_corpus: Any
     draft_token_num: int
+    topk: int  # with 1 attention to draft tokens may be causal
     enable_overlap: bool
     req_to_token_pool: Any
     device: Any
@@ -192,7 +193,8 @@ class WorkerDrafts:
     @cached_property
     def trees(self) -> Trees:
         """Of the running requests."""
-        return Trees(self.draft_token_num, pools_of(self.server_args), self.corpora)
+        pools, chains = pools_of(self.server_args), self.topk == 1
+        return Trees(self.draft_token_num, pools, self.corpora, chains=chains)
 
     @cached_property
     def reader(self) -> Reader:

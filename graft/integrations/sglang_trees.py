@@ -24,9 +24,9 @@ from graft.match.suffix_array import Store
 from graft.match.suffix_automaton import SuffixAutomaton
 from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import DraftTree, root_only
-from graft.tree.prune import strongest
+from graft.tree.prune import keep, strongest
 
-FILLER = 0  # token of padding nodes: children of the root, verified like any draft token
+FILLER = 0  # token of padding nodes: children of the root, or of a chain's last token
 NOTHING = 0, root_only(FILLER)  # of a request without tokens
 
 
@@ -48,12 +48,18 @@ class Running:
 
 
 class Trees:
-    """Draft trees of at most `nodes` nodes, the root included."""
+    """Draft trees of at most `nodes` nodes, the root included; chains have one branch."""
 
     def __init__(
-        self, nodes: int, pools: Pools | None = None, corpora: Corpora | None = None
+        self,
+        nodes: int,
+        pools: Pools | None = None,
+        corpora: Corpora | None = None,
+        *,
+        chains: bool = False,
     ) -> None:
         self._nodes, self._pools, self._corpora = nodes, pools, corpora
+        self._chains = chains
         self._drafter: LookupDrafter | CopiesAndPool = LookupDrafter(
             lambda _: SuffixAutomaton(), up_to_limit, nodes=nodes - 1, calibrated=True
         )
@@ -102,7 +108,8 @@ class Trees:
         """Tokens [B * N] and the ancestor mask [B * N * N] of trees of exactly N nodes, flattened
         as SGLang takes them."""
         nodes = nodes or self._nodes
-        padded = [_padded(strongest(tree, nodes - 1), nodes) for tree in self._trees(requests)]
+        kept = (strongest(tree, nodes - 1) for tree in self._trees(requests))
+        padded = [_padded(tree, nodes, chain=self._chains) for tree in kept]
         tokens = np.concatenate([tokens for tokens, _ in padded])
         return tokens, np.concatenate([mask.ravel() for _, mask in padded])
 
@@ -115,7 +122,7 @@ class Trees:
         if new:
             free = Budget(self._nodes - 1, np.ones(1 + len(new) * self._nodes))
             trees = self._drafter.propose([contexts[i] for i in new], free)
-            for i, tree in zip(new, trees, strict=True):
+            for i, tree in zip(new, map(_chain, trees) if self._chains else trees, strict=True):
                 self._proposed[requests[i].name] = len(contexts[i].tokens), tree
         return [self._proposed.get(request.name, NOTHING)[1] for request in requests]
 
@@ -171,10 +178,30 @@ class Trees:
         return context
 
 
-def _padded(tree: DraftTree, nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens [N] and ancestors [N, N] of a tree padded to `nodes` nodes."""
+def _chain(tree: DraftTree) -> DraftTree:
+    """The branch of which most tokens are expected to be accepted."""
+    worth = tree.scores.astype(np.float64)
+    child = [0] * len(tree)  # the best one; 0: none
+    for node in range(len(tree) - 1, 0, -1):
+        parent = int(tree.parents[node])
+        worth[node] += worth[child[node]] if child[node] else 0.0
+        if not child[parent] or worth[node] >= worth[child[parent]]:
+            child[parent] = node
+    branch = [0]
+    while child[branch[-1]]:
+        branch.append(child[branch[-1]])
+    return keep(tree, branch)
+
+
+def _padded(tree: DraftTree, nodes: int, *, chain: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens [N] and ancestors [N, N] of a tree padded to `nodes` nodes.
+
+    Attention to a chain may be plain causal attention, so its padding continues it.
+    """
     missing = nodes - len(tree)
     tokens = np.concatenate([tree.tokens, np.full(missing, FILLER)]).astype(np.int64)
+    if chain:
+        return tokens, np.tri(nodes, dtype=bool)
     mask = np.eye(nodes, dtype=bool)
     mask[:, 0] = True
     mask[: len(tree), : len(tree)] = tree.ancestors().astype(bool)

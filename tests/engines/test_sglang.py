@@ -147,7 +147,7 @@ def test_what_the_worker_takes_from_sglangs_is_there():
     from sglang.srt.speculative.ngram_worker import NGRAMWorker
 
     made = inspect.getsource(NGRAMWorker.__init__)
-    for name in ("server_args", "model_runner", "ngram_corpus", "draft_token_num"):
+    for name in ("server_args", "model_runner", "ngram_corpus", "draft_token_num", "topk"):
         assert f"self.{name}" in made
     assert "self.enable_overlap" in made
     assert "self.external_corpus_max_tokens" in inspect.getsource(NgramCorpus.__init__)
@@ -427,7 +427,7 @@ def worker_factory(algorithm):
 
     def make():
         worker = object.__new__(algorithm.factory(None))
-        worker.draft_token_num, worker.enable_overlap = NODES, False
+        worker.draft_token_num, worker.topk, worker.enable_overlap = NODES, 8, False
         worker.server_args = SimpleNamespace(tp_size=1)
         worker._target_worker = SimpleNamespace(tokenizer=None)
         worker.model_runner = SimpleNamespace(model_config=SimpleNamespace(vocab_size=500))

@@ -121,6 +121,13 @@ def test_answers_equal_those_of_sglang_without_drafts(answers, requests, plain):
     assert found[2]["steps"] < len(found[2]["tokens"]) / 2
 
 
+def test_answers_are_equal_with_chains_whose_attention_is_causal(answers, requests, plain):
+    found, launched = answers(requests, **GRAFT, speculative_ngram_max_bfs_breadth=1)
+    same(found, plain, stopped=[5])
+    assert sum(launched[width] for width in (3, 7, 15)) > 5
+    assert sum(each["accepted"] for each in found) > 20
+
+
 def test_answers_are_equal_when_requests_lose_their_place(answers, requests, plain):
     """The KV cache is too small for all of them: some are computed anew."""
     longest = max(len(each["prompt"]) for each in requests) + 60

@@ -185,7 +185,7 @@ class NgramWorker:
     def __init__(self, texts):
         self.texts, self.ran = texts, []
         self.draft_token_num = self.speculative_num_draft_tokens = NODES
-        self.device, self.max_batch_size = "cpu", PLACES
+        self.device, self.max_batch_size, self.topk = "cpu", PLACES, 8
         self.server_args = SimpleNamespace(tp_size=1, pp_size=1)
         self.req_to_token_pool = SimpleNamespace(req_to_token=torch.zeros(PLACES, 1))
         self.target_worker = SimpleNamespace(

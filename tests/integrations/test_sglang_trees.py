@@ -37,6 +37,19 @@ def test_every_tree_is_padded_with_children_of_the_root():
     assert paths(tokens, mask.reshape(NODES, NODES)) == NOTHING
 
 
+def test_chains_have_the_best_branch_and_padding_after_it():
+    """Their attention may be causal: every node sees all before it."""
+    request = Running("a", [1, 2, 3, 4, 9, 1, 2, 5, 6, 8], [1, 2])
+    branches = draft(Trees(NODES), request)[0]
+    assert [3] in branches
+    assert [5] in branches
+    chained, mask = Trees(NODES, chains=True).draft([request])
+    assert (mask.reshape(NODES, NODES) == np.tri(NODES)).all()
+    assert chained[:3].tolist() in ([2, 3, 4], [2, 5, 6])
+    tokens, _ = Trees(NODES, chains=True).draft([Running("b", [5, 6, 7], [8])])
+    assert tokens.tolist() == [8, *[FILLER] * (NODES - 1)]
+
+
 def test_requests_draft_only_from_their_own_texts():
     known = Running("a", [1], [10, 11], Texts(documents=[DOCUMENT]))
     predicted = Running("b", [1], [10, 11], Texts(prediction=DOCUMENT))

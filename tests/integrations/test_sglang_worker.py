@@ -89,7 +89,7 @@ class NgramWorker:
 
     def __init__(self, *, corpus=None, overlap=False, tp_size=1):
         self.server_args = SimpleNamespace(tp_size=tp_size)
-        self.draft_token_num, self.enable_overlap = NODES, overlap
+        self.draft_token_num, self.topk, self.enable_overlap = NODES, 8, overlap
         self.target_worker = SimpleNamespace(tokenizer=None)
         self.model_runner = SimpleNamespace(model_config=SimpleNamespace(vocab_size=500))
         self.req_to_token_pool = SimpleNamespace(req_to_token=torch.zeros(4, 1))

@@ -17,7 +17,10 @@ def overlap_with_speculation(hook: ModuleType) -> None:
 
 
 def attention_to_trees(native: ModuleType) -> None:
-    """Its attention in plain torch knows no draft trees."""
+    """Its attention in plain torch knows no draft trees. To chains it is causal, whatever the mask
+    says, as FlashAttention is with --speculative-ngram-max-bfs-breadth 1."""
+    from sglang.srt.runtime_context import get_spec
+
     backend = native.TorchNativeAttnBackend
     extend = backend.forward_extend
 
@@ -31,10 +34,13 @@ def attention_to_trees(native: ModuleType) -> None:
         lengths, nodes = batch.seq_lens.tolist(), batch.spec_info.draft_token_num
         rows = q.view(len(lengths), nodes, layer.tp_q_head_num, layer.qk_head_dim)
         columns = [nodes * (length + nodes) for length in lengths]
+        causal = get_spec().speculative_eagle_topk == 1
         found = []
         for i, mask in enumerate(batch.spec_info.custom_mask.split(columns)):
             table = self.req_to_token_pool.req_to_token[batch.req_pool_indices[i]]
             slots = table[: lengths[i] + nodes].long()
+            if causal:
+                mask = torch.ones(nodes, len(slots), dtype=torch.bool).tril(lengths[i])
             heads = (rows[i], keys[slots], values[slots])
             attended = scaled_dot_product_attention(
                 *(each.transpose(0, 1)[None] for each in heads),
