@@ -34,12 +34,21 @@ class DraftWidth:
         self._tokens = self._seconds = 0.0  # of recent steps
         self._right = self._wrong = 0.0
         self._plain = 0  # steps in a row
+        self._drafted = False  # the last step
+        self._again = False  # whether the trial of a plain step has a second one
         self._trials: dict[int, tuple[int, int]] = {}  # by requests: steps to the next, and after
 
-    def observe(self, width: int, counts: Sequence[int], seconds: float) -> None:
-        """Count a step: the tokens that each request generated with `width` draft tokens."""
+    def observe(self, width: int, counts: Sequence[int], seconds: float) -> bool:
+        """Count a step: the tokens that each request generated with `width` draft tokens.
+
+        For a plain step after one with drafts the device waited, because the host had to know that
+        one's tokens. It says nothing of plain steps in a row and is not counted.
+        """
         if not counts:
-            return
+            return False
+        waited, self._drafted = self._drafted and not width, width > 0
+        if waited:
+            return False
         counted = self._times.observe(len(counts), width, seconds)
         self._tokens = RECENT * self._tokens + sum(counts)
         self._seconds = RECENT * self._seconds + counted
@@ -47,6 +56,7 @@ class DraftWidth:
             right = sum(count - 1 for count in counts)
             self._right = KEPT * self._right + right
             self._wrong = KEPT * self._wrong + sum(count <= width for count in counts)
+        return True
 
     @property
     def widths(self) -> list[int]:
@@ -61,6 +71,9 @@ class DraftWidth:
         """
         if not requests:
             return self._widths[-1]
+        if self._again:
+            self._again = False
+            return 0
         probing = expected is None and self._plain >= PROBED
         if expected is None:
             expected = accepted_at([self._observed_rate()] * requests)
@@ -86,7 +99,9 @@ class DraftWidth:
         self._trials[kind] = pause, min(2 * pause, LAST_TRIAL)
         place = self._widths.index(best)
         others = {0, *self._widths[max(place - 1, 0) : place + 2]} - {best}
-        return min(others, key=lambda width: self._times.weight(requests, width))
+        tried = min(others, key=lambda width: self._times.weight(requests, width))
+        self._again = tried == 0
+        return tried
 
     def _observed_rate(self) -> float:
         return (self._right + FIRST_RATE) / (self._right + self._wrong + 1.0)

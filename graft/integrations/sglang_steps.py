@@ -235,7 +235,6 @@ class Pace:
         self._last = 0.0
         self._rests = 0  # steps until the next search
         self._searched = False  # since the last result
-        self._drafted = True  # the step of that result
 
     def rests(self) -> bool:
         """Whether the next step is a plain one without a search: lookups take the host's time."""
@@ -259,9 +258,7 @@ class Pace:
     def processed(self, counts: Sequence[int]) -> None:
         """The result of a step of no prompts is known: the tokens of each request.
 
-        A step alone takes the time since the result before, unless nothing ran then. For a plain
-        step after one with drafts the device waited, as it does not for those after it, so its
-        time says nothing of plain steps.
+        A step alone takes the time since the result before, unless nothing ran then.
         """
         now, alone = time.perf_counter(), True
         while self._launched:
@@ -271,13 +268,13 @@ class Pace:
             alone = False
         else:
             return
-        if alone and (width or not self._drafted):
+        if alone:
             seconds = now - max(began, self._last)
-            self._width.observe(width, counts, seconds)
+            counted = self._width.observe(width, counts, seconds)
             following = self._launched[0][0] if self._launched else None
-            if width == following == 0:  # the next one was prepared meanwhile
+            if counted and width == following == 0:  # the next one was prepared meanwhile
                 self._price.observe(len(counts), seconds, searched=self._searched)
-        self._last, self._searched, self._drafted = now, False, width != 0
+        self._last, self._searched = now, False
 
 
 def plain_step(worker: Any, batch: Any, on_publish: Any, size: Size, last: LastStep) -> Any:  # noqa: ANN401

@@ -12,7 +12,7 @@ def measured(
 ) -> DraftWidth:
     """After steps of various widths that take 1, `drafts` with any draft, `slope` per row."""
     width = DraftWidth(15)
-    for drafted in (0, 1, 3, 7, 15) * 40:
+    for drafted in (0, 0, 1, 3, 7, 15) * 40:
         counts = [1 + min(accepted, drafted)] * requests
         seconds = 1.0 + drafts * (drafted > 0) + slope * requests * (1 + drafted)
         width.observe(drafted, counts, seconds)
@@ -42,7 +42,7 @@ def test_what_any_draft_costs_is_measured():
 
 def test_steps_beyond_the_largest_graph_are_avoided():
     width = DraftWidth(15)
-    for drafted in (0, 1, 3, 7, 15) * 20:
+    for drafted in (0, 0, 1, 3, 7, 15) * 20:
         width.observe(drafted, [1 + drafted // 2] * 64, 5.0 if drafted == 15 else 1.5)
     assert width.choose(64, accepted_at([0.9] * 64)) == 7
 
@@ -90,10 +90,13 @@ class Batch:
 
     def speed(self, choose) -> float:
         """Tokens per millisecond."""
-        tokens = spent = 0.0
+        tokens = spent = last = 0.0
         for step in range(1500):
             width = choose(self, step)
             counts, seconds = self.step(width), self.seconds(width)
+            if last and not width:  # the device waits for the host
+                seconds = max(seconds, self.seconds(1))
+            last = width
             self.observe(width, counts, seconds)
             if step >= 300:
                 tokens, spent = tokens + sum(counts), spent + seconds
@@ -136,7 +139,7 @@ def test_without_rates_observed_ones_count(accepted):
     chosen = [width.choose(1) for _ in range(2 * PROBED + 2)]
     trials = 4  # of other widths, after 4, 8, 16 and 32 steps
     if accepted:
-        assert chosen.count(15) == len(chosen) - trials
+        assert trials <= len(chosen) - chosen.count(15) <= 2 * trials  # two plain steps a trial
     else:
         assert chosen[0] == 0
         assert 2 <= len(chosen) - chosen.count(0) <= 2 + trials  # tried every PROBED steps
