@@ -3,7 +3,7 @@
 #   MODEL=FOLDER PROJECT=FOLDER WHEELS=FOLDER engines.sh start NAME=KIND:PORT...
 #   engines.sh wait SECONDS PORT...
 #   engines.sh stop
-# KIND is sglang, sglang-ngram, sglang-graft, vllm, vllm-ngram, vllm-ngram-gpu, vllm-graft or graft.
+# KIND is sglang, sglang-ngram, sglang-graft, sglang-chains, vllm, vllm-ngram, vllm-ngram-gpu, vllm-graft or graft.
 # WHEELS has the folders graft, sglang and vllm that pack.py made; logs lie in $LOGS.
 # KV is the tokens of each SGLang's KV cache, BYTES those of the others, SHARE (of the memory) a vLLM's with weights;
 # CONTEXT the longest request, PLACES how many run at once, HEADDIM the width of a head of a grown model.
@@ -36,6 +36,7 @@ start() { # kind
   sglang) sglang ;;
   sglang-ngram) sglang --speculative-algorithm NGRAM "${nodes[@]}" ;;
   sglang-graft) sglang --speculative-algorithm GRAFT "${nodes[@]}" ;;
+  sglang-chains) sglang --speculative-algorithm GRAFT "${nodes[@]}" --speculative-ngram-max-bfs-breadth 1 ;;
   vllm) vllm ;;
   vllm-ngram) vllm --speculative-config '{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}' ;;
   vllm-ngram-gpu) vllm --speculative-config '{"method": "ngram_gpu", "num_speculative_tokens": 5, "prompt_lookup_max": 4}' ;;
