@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 
 from graft.integrations.step_times import StepTimes, kind_of
 
-SEARCHED = 2  # plain steps per search for copies
 PROBED = 32  # steps without drafts after which they are tried, where no rates arrive
 FIRST_RATE, KEPT = 0.5, 0.95  # the acceptance rate before any draft; its weight a step later
 SHORTEST = 1e-9  # seconds

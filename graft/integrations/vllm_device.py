@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from graft.errors import InputError
 from graft.integrations.draft_counters import DraftCounters
-from graft.integrations.draft_width import SEARCHED, DraftWidth, accepted_at
+from graft.integrations.draft_width import DraftWidth, accepted_at
 from graft.integrations.versions import VLLM_DEVICE
 from graft.integrations.vllm_fields import Reader, tokenizer_of
 from graft.integrations.vllm_row_texts import room, row_text
@@ -46,6 +46,7 @@ METHOD = "ngram_gpu"
 PRIOR = 4.0  # drafts of each match length that the first acceptance rate counts for
 DECAY = 0.999  # per step with drafts, of what was observed
 PLAIN_DECAY = 0.98  # per search without a draft, so that drafts are tried again
+SEARCHED = 2  # plain steps per search for copies
 WIDEST_GAP = 0.25  # seconds between two outputs that belong to one run of steps
 SOURCE = "text"  # of all drafts: any text of the request
 
