@@ -6,6 +6,7 @@
 # KIND is sglang, sglang-ngram, sglang-graft, sglang-chains, vllm, vllm-ngram, vllm-ngram-gpu, vllm-graft or graft.
 # WHEELS has the folders graft, sglang and vllm that pack.py made; logs lie in $LOGS.
 # KV is the tokens of each SGLang's KV cache, BYTES those of the others, SHARE (of the memory) a vLLM's with weights;
+# PREFILL the sizes of SGLang's CUDA graphs of prompts, of which its own 58 take a minute.
 # CONTEXT the longest request, PLACES how many run at once, HEADDIM the width of a head of a grown model.
 set -euo pipefail
 logs=${LOGS:-$HOME/logs}; mkdir -p "$logs"
@@ -16,7 +17,7 @@ sglang() { # drafting options...
   PYTHONPATH=$PROJECT:$WHEELS/sglang:$WHEELS/graft python3 -m sglang.launch_server --model-path "$MODEL" \
     --served-model-name m --host 127.0.0.1 --port "$port" --context-length "$context" --mem-fraction-static 0.9 \
     --max-total-tokens "$kv" --max-running-requests "$places" --cuda-graph-max-bs "$places" --disable-radix-cache \
-    --dtype bfloat16 --attention-backend fa3 "$@"
+    --dtype bfloat16 --attention-backend fa3 ${PREFILL:+--cuda-graph-bs-prefill $PREFILL} "$@"
 }
 
 vllm() { # drafting options...
@@ -69,6 +70,6 @@ wait)
 stop)
   for pid in "$logs"/*.pid; do kill -9 -- "-$(cat "$pid")" 2> /dev/null || true; rm "$pid"; done ;;
 *)
-  sed -n '2,10s/^# *//p' "$0"
+  sed -n '2,11s/^# *//p' "$0"
   exit 2 ;;
 esac

@@ -30,6 +30,7 @@ class DraftWidth:
         between = (each for each in powers if fewest <= each < max_width)
         self._widths = sorted({0, max_width, *between})
         self._times = StepTimes()
+        self._waiting: StepTimes | None = None  # of plain steps right after drafts
         self._tokens = self._seconds = 0.0  # of recent steps
         self._right = self._wrong = 0.0
         self._plain = 0  # steps in a row
@@ -38,24 +39,26 @@ class DraftWidth:
         self._trials: dict[int, tuple[int, int]] = {}  # by requests: steps to the next, and after
 
     def observe(self, width: int, counts: Sequence[int], seconds: float) -> bool:
-        """Count a step: the tokens that each request generated with `width` draft tokens.
+        """Count a step: the tokens that each request generated with `width` draft tokens. Returns
+        whether it was as long as such steps in a row are.
 
-        For a plain step after one with drafts the device waited, because the host had to know that
-        one's tokens. It says nothing of plain steps in a row and is not counted.
+        A plain step right after drafts is not: the device waited, because the host had to know the
+        tokens of these.
         """
         if not counts:
             return False
         waited, self._drafted = self._drafted and not width, width > 0
         if waited:
-            return False
-        counted = self._times.observe(len(counts), width, seconds)
+            self._waiting = self._waiting or StepTimes()
+        times = self._waiting if waited and self._waiting else self._times
+        counted = times.observe(len(counts), width, seconds)
         self._tokens = RECENT * self._tokens + sum(counts)
         self._seconds = RECENT * self._seconds + counted
         if width:
             right = sum(count - 1 for count in counts)
             self._right = KEPT * self._right + right
             self._wrong = KEPT * self._wrong + sum(count <= width for count in counts)
-        return True
+        return not waited
 
     @property
     def widths(self) -> list[int]:
@@ -78,14 +81,24 @@ class DraftWidth:
             expected = accepted_at([self._observed_rate()] * requests)
         plain = max(self._times.seconds(requests, 0), SHORTEST)
         speed = max(self._tokens / max(self._seconds, SHORTEST), requests / plain)
+        wait = self._wait(requests) if self._plain else 0.0
 
         def gain(width: int) -> float:
-            return expected(width) - speed * self._times.seconds(requests, width)
+            seconds = self._times.seconds(requests, width) + (wait if width else 0.0)
+            return expected(width) - speed * seconds
 
         best = self._trial(max(self._widths, key=gain), requests)
         best = best or (self._widths[1] if probing else 0)
         self._plain = 0 if best else self._plain + 1
         return best
+
+    def _wait(self, requests: int) -> float:
+        """Seconds by which the plain step after drafts is longer. Who begins to draft will stop, so
+        they count where drafts begin."""
+        if self._waiting is None:
+            return 0.0
+        longer = self._waiting.seconds(requests, 0) - self._times.seconds(requests, 0)
+        return max(longer, 0.0)
 
     def _trial(self, best: int, requests: int) -> int:
         """Now and then another width whose time is known least: no drafts, or one beside the best.

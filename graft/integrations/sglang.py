@@ -160,7 +160,7 @@ class WorkerDrafts:
 
     def start_drafts(self) -> None:
         """Open datastores and pool, and compile, before the first request."""
-        _ = self.trees
+        self.trees.warm_up()
         self._started = True
 
     def start_steps(self) -> None:

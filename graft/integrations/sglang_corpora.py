@@ -13,7 +13,6 @@ import numpy as np
 from graft.errors import InputError
 from graft.match.store_build import shard_in_memory
 from graft.match.store_files import Manifest, ShardArrays
-from graft.match.store_warm_up import warm_up
 from graft.match.suffix_array import Store
 
 SEPARATOR = -(2**31)  # SGLang's token between documents
@@ -26,7 +25,13 @@ class Corpora:
         self._manifest, self._shards = Manifest("", "", vocabulary), list(shards)
         self._built: dict[str, ShardArrays] = {}
         self._named: dict[str, ShardArrays] = {}
-        warm_up(vocabulary)
+
+    def like(self, text: list[int]) -> "Corpora":
+        """Others for the same vocabulary, with one corpus of this text."""
+        found = Corpora(self._manifest.vocabulary)
+        found.build("text", [text], len(text))
+        found.commit("text")
+        return found
 
     def build(self, name: str, chunks: Iterable[Sequence[int]], max_tokens: int) -> int:
         """Index a corpus of SGLang's chunks, also in another thread; the number of its tokens.

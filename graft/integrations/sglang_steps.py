@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from graft.integrations.draft_width import DraftWidth
-from graft.integrations.step_times import kind_of
+from graft.integrations.step_times import DISTURBED, kind_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,7 +29,6 @@ FEWEST = 3  # draft tokens of a step that has some: each size takes time and mem
 SEARCH_SHARE = 0.01  # of the time of plain steps: what searches for copies may add
 LONGEST_REST = 32  # steps without a search
 COMPARED = 32  # recent steps that a mean of times is of
-DISTURBED = 2.0  # times the mean: longer steps count as so long
 # Options of SGLang with which steps keep one size: they share buffers across sizes.
 ONE_SIZE = ("enable_dp_attention", "enable_two_batch_overlap", "enable_pdmux", "enable_lora")
 

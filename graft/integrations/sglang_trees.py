@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graft.draft.copies.calibration import STORE_PRIOR, Calibration
+from graft.draft.copies.calibration import STORE_PRIOR
 from graft.draft.copies.lookup import LookupDrafter
 from graft.draft.copies.pooled import CopiesAndPool, pool_lookups
 from graft.draft.copies.texts import learn, matched_spans
@@ -19,7 +19,7 @@ from graft.draft.drafter import Budget, DraftContext
 from graft.draft.pacing.budget import up_to_limit
 from graft.integrations.sglang_corpora import Corpora
 from graft.integrations.sglang_fields import NO_TEXTS, Texts
-from graft.match.pool import PoolIndex, Pools
+from graft.match.pool import Pools
 from graft.match.suffix_array import Store
 from graft.match.suffix_automaton import SuffixAutomaton
 from graft.models.language_model import TargetStep
@@ -28,6 +28,7 @@ from graft.tree.prune import keep, strongest
 
 FILLER = 0  # token of padding nodes: children of the root, or of a chain's last token
 NOTHING = 0, root_only(FILLER)  # of a request without tokens
+EXAMPLE = [0, 1, 2, 3, 0, 1, 2, 4, 0, 1, 2, 3]  # has copies that go on in two ways
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +77,25 @@ class Trees:
             self._drafter = CopiesAndPool(self._drafter, stored)
         if pools:
             self._drafter = CopiesAndPool(self._drafter, pool_lookups(pools, nodes - 1))
-            PoolIndex.warm_up()
         self._contexts: dict[str, DraftContext] = {}
         self._proposed: dict[str, tuple[int, DraftTree]] = {}  # by request: its tokens, its tree
         self._numbers = itertools.count()
-        SuffixAutomaton.warm_up()
-        Calibration.warm_up()
 
     def __contains__(self, name: object) -> bool:
         """Whether this request is indexed already."""
         return name in self._contexts
+
+    def warm_up(self) -> None:
+        """Draft for an example, so that no request waits for kernels that are compiled."""
+        corpora = self._corpora.like(EXAMPLE) if self._corpora else None
+        trees = Trees(self._nodes, Pools() if self._pools else None, corpora, chains=self._chains)
+        texts = Texts(documents=[EXAMPLE], prediction=EXAMPLE)
+        for names in (["first"], ["second", "third"]):  # these find the first one's answer
+            for length in range(1, len(EXAMPLE)):
+                answer = EXAMPLE[:length]
+                trees.draft([Running(name, EXAMPLE, answer, texts) for name in names], 2)
+            trees.update_async()
+            trees.keep(())
 
     def expected(self, requests: Sequence[Running], skipped: int = 0) -> Callable[[int], float]:
         """Of a number of draft tokens for each request: how many of all are expected to be

@@ -15,8 +15,7 @@ KEPT = 0.98  # weight of a step one step later
 # How many steps the values above count for: the constant, drafts, and squared rows.
 PRIOR = np.diag([0.01, 1.0, 32.0])
 PLANE = 0.5  # steps that the plane counts for beside the mean of like ones
-SETTLED = 5.0  # steps after which a much longer one is an outlier
-DISTURBED = 2.0  # times the expected seconds
+DISTURBED = 2.0  # times the expected seconds: longer steps count as so long
 
 
 class StepTimes:
@@ -34,12 +33,12 @@ class StepTimes:
         """Count a step in which so many requests had `width` draft tokens each; the seconds that
         it counts for."""
         row = _row(requests, width)
-        if not self._steps:
+        if self._steps:
+            seconds = min(seconds, DISTURBED * self.seconds(requests, width))
+        else:
             self._usual = seconds * np.array([1.0, DRAFTED, RISE]) / (1 + RISE * requests)
         kind = kind_of(requests), width
         weight, mean, _ = self._recent(kind)
-        if weight > SETTLED:
-            seconds = min(seconds, DISTURBED * mean)
         self._steps += 1
         self._means[kind] = weight + 1, mean + (seconds - mean) / (weight + 1), self._steps
         self._weights = KEPT * self._weights + row[:, None] * row

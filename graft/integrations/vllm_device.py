@@ -163,7 +163,8 @@ class DeviceDrafts:
 class Shared:
     """What vLLM's functions of this process cannot pass on."""
 
-    rates: list[float] | None = None  # the acceptance rates that the device last reported
+    rates: Mapping[str, float] | None = None  # acceptance rates that the device last reported
+    places: Mapping[str, int] = MappingProxyType({})  # of requests when it was read before
     proposer: Any = None
 
 
@@ -175,12 +176,18 @@ def read_rates(
 ) -> None:
     """Takes the place of vLLM's trimming: read what is there, of the last step or one before.
 
-    The device may write meanwhile; the rates choose the next width and nothing else.
+    The device may write meanwhile; the rates choose the next width and nothing else. What is there
+    for the place of a request that came or moved since the last time is another's.
     """
     from graft.kernels.copy_triton import RATE_UNIT
 
-    found = reported[: len(places)].tolist()  # at first anything
-    Shared.rates = [min(max(each, 0), RATE_UNIT) / RATE_UNIT for each in found]
+    found = reported.tolist()  # at first anything
+    Shared.rates = {
+        name: min(max(found[place], 0), RATE_UNIT) / RATE_UNIT
+        for name, place in places.items()
+        if Shared.places.get(name) == place
+    }
+    Shared.places = dict(places)
 
 
 def follow_rows(
@@ -307,9 +314,11 @@ def scheduler_of(base: type[Any]) -> type[Any]:
 
         def _update_after_schedule(self, scheduler_output: Any) -> None:  # noqa: ANN401
             if self._draft_width is not None:
+                names, expected = scheduler_output.num_scheduled_tokens, None
+                if (rates := Shared.rates) is not None:
+                    expected = accepted_at([rates[name] for name in names if rates.get(name)])
                 scheduler_output.num_spec_tokens_to_schedule = self._draft_width.choose(
-                    len(scheduler_output.num_scheduled_tokens),
-                    None if Shared.rates is None else accepted_at(Shared.rates),
+                    len(names), expected
                 )
             super()._update_after_schedule(scheduler_output)
 

@@ -16,11 +16,12 @@ def depths(parents: np.ndarray) -> np.ndarray:
 @njit(cache=True)
 def ancestors(parents: np.ndarray) -> np.ndarray:
     """[N, N] uint8: row i is 1 at i and at its ancestors; parents come before their children."""
+    # Loops instead of row assignments: numba compiles them in a tenth of the time.
     found = np.zeros((len(parents), len(parents)), np.uint8)
     for i in range(len(parents)):
         if i > 0:
-            above = parents[i]
-            found[i, : above + 1] = found[above, : above + 1]
+            for j in range(parents[i] + 1):
+                found[i, j] = found[parents[i], j]
         found[i, i] = 1
     return found
 

@@ -47,6 +47,26 @@ def test_steps_beyond_the_largest_graph_are_avoided():
     assert width.choose(64, accepted_at([0.9] * 64)) == 7
 
 
+def test_drafts_begin_only_if_they_also_pay_for_the_wait_behind_them():
+    """A plain step takes 2, a step with drafts 2.5, but a plain step right after it 4."""
+    width, some = DraftWidth(15), accepted_at([0.25])
+    for _ in range(100):
+        for drafted, seconds in ((3, 2.5), (15, 2.5), (0, 4.0), (0, 2.0), (0, 2.0)):
+            width.observe(drafted, [1], seconds)
+    rates = accepted_at([0.0]), some, accepted_at([0.95]), some
+    chosen = [width.choose(1, each) for each in rates]
+    assert (chosen[0], chosen[1], chosen[2]) == (0, 0, 15)
+    assert chosen[3] > 0  # stopping now would not save the wait
+
+
+def test_a_step_that_took_very_long_once_does_not_end_drafts():
+    width = DraftWidth(15)
+    for drafted in (0, 0, 15):
+        width.observe(drafted, [1 + drafted], 1.0)
+    width.observe(15, [16], 500.0)  # something was compiled
+    assert width.choose(1, accepted_at([0.95])) > 0
+
+
 class Batch:
     """Requests of which some copy; the engine reports rates as `copy_triton` does: those seen,
     which tend to an optimistic prior in plain steps."""

@@ -1,6 +1,10 @@
 """The trees SGLang's worker gets, without SGLang: `make test-sglang` drives its own code."""
 
+import subprocess
+import sys
+
 import numpy as np
+import pytest
 
 from graft.integrations.sglang_corpora import Corpora
 from graft.integrations.sglang_fields import Texts
@@ -161,3 +165,48 @@ def test_a_request_whose_first_token_is_in_flight_expects_nothing():
     assert 0.5 < trees.expected([known])(3) <= 3
     assert trees.expected([known])(NODES) == trees.expected([known])(NODES - 1)
     assert trees.expected([known], skipped=1)(3) < trees.expected([known])(3)
+
+
+COMPILED_LATE = """
+import sys
+import numpy as np
+from numba.core.dispatcher import Dispatcher
+from graft.integrations.sglang_corpora import Corpora
+from graft.integrations.sglang_fields import Texts
+from graft.integrations.sglang_trees import Running, Trees
+from graft.match.pool import Pools
+
+def compiled():
+    modules = [each for name, each in list(sys.modules.items()) if name.startswith("graft")]
+    kernels = {each for module in modules for each in vars(module).values()
+               if isinstance(each, Dispatcher)}
+    return {f"{each.__module__}.{each.__name__}": len(each.overloads) for each in kernels}
+
+corpora, random = Corpora(int(sys.argv[1])), np.random.default_rng(0)
+pools, chains = (Pools(), False) if sys.argv[2] == "trees" else (None, True)
+trees = Trees(16, pools, corpora, chains=chains)
+trees.warm_up()
+before = compiled()
+corpora.build("a", [random.integers(0, 9, 300).tolist()], 1000)
+corpora.commit("a")
+for turn in range(30):
+    text, answer = random.integers(0, 7, 60).tolist(), []
+    texts = Texts(documents=[text[5:40]], prediction=text[3:30])
+    for _ in range(6):
+        running = [
+            Running(f"{turn} {i}", text[i:], answer, texts if i else Texts()) for i in range(3)
+        ]
+        trees.expected(running)
+        trees.draft(running, 4)
+        trees.draft(running)
+        answer = answer + random.integers(0, 7, 3).tolist()
+    trees.update_async()
+    trees.keep(())
+late = {name: count for name, count in compiled().items() if count != before.get(name, 0)}
+assert before and not late, late
+"""
+
+
+@pytest.mark.parametrize(("vocabulary", "drafts"), [("300", "trees"), ("100000", "chains")])
+def test_no_request_waits_for_a_kernel_that_is_compiled(vocabulary, drafts):
+    subprocess.run([sys.executable, "-c", COMPILED_LATE, vocabulary, drafts], check=True)

@@ -145,11 +145,17 @@ def test_rows_follow_their_requests():
     assert found.tolist() == [[3], [6]]
 
 
-def test_rates_are_read_without_waiting():
+def test_rates_are_read_without_waiting(monkeypatch):
+    """What is there for a request that came or moved since is another's rate."""
+    for name, value in (("rates", None), ("places", {})):
+        monkeypatch.setattr(Shared, name, value)
     reported = torch.tensor([RATE_UNIT // 2, -(2**30), 2**30, 7], dtype=torch.int32)
     read_rates(None, reported, None, {"a": 0, "b": 1, "c": 2})
-    assert Shared.rates == [0.5, 0.0, 1.0]
-    Shared.rates = None
+    assert Shared.rates == {}
+    read_rates(None, reported, None, {"a": 0, "b": 1, "c": 2})
+    assert Shared.rates == {"a": 0.5, "b": 0.0, "c": 1.0}
+    read_rates(None, reported, None, {"a": 0, "c": 1, "d": 2})
+    assert Shared.rates == {"a": 0.5}
 
 
 class OwnProposer:
@@ -219,8 +225,8 @@ def vllm(monkeypatch):
         monkeypatch.setitem(sys.modules, name, modules[name])
     resolve = OwnCompilation.resolve_cudagraph_mode_and_sizes
     monkeypatch.setattr(OwnCompilation, "resolve_cudagraph_mode_and_sizes", resolve)
-    monkeypatch.setattr(Shared, "rates", None)
-    monkeypatch.setattr(Shared, "proposer", None)
+    for name, value in (("rates", None), ("places", {}), ("proposer", None)):
+        monkeypatch.setattr(Shared, name, value)
     monkeypatch.setenv(vllm_device.SWITCH, "1")
     letters = SimpleNamespace(encode=lambda text, **_: [ord(each) for each in text])
     monkeypatch.setattr(vllm_device, "tokenizer_of", lambda _: letters)
@@ -378,7 +384,7 @@ def test_the_scheduler_gives_likely_drafts_and_no_others(vllm):
     register()
     scheduler = vllm["vllm.v1.core.sched.async_scheduler"].AsyncScheduler(CONFIG)
     step = scheduled({"a": 4, "b": 4}, {"a": [-1] * 3, "b": [-1] * 3}, new=False)
-    for rates in ([0.0, 0.0], [0.95, 0.9], [0.0, 0.9]):
+    for rates in ({"a": 0.0}, {"a": 0.95, "b": 0.9}, {"a": 0.0, "b": 0.9, "left": 0.0}):
         Shared.rates = rates
         scheduler._update_after_schedule(step)
     assert scheduler.scheduled[0] == 0
