@@ -25,8 +25,8 @@ FOUND = (
     greedily and {auto[sampled]} times at temperature 1; in a queue {queues[greedy]} and
     {queues[sampled]} times. On two CPU cores in fp32: {cpu[greedy]} greedily, {cpu[sampled]} at
     temperature 1.""",
-    """**Other engines** on two CPU cores, greedy: {engines[vllm]} times vLLM,
-    {engines[vllm-ngram]} its n-gram drafts, {engines[transformers]} transformers,
+    """**Other engines** on two CPU cores: {engines[vllm]} times vLLM,
+    {engines[vllm-ngram]} its n-grams, {engines[transformers]} transformers,
     {engines[llama.cpp]} llama.cpp.""",
     """**Same text.** Every preset generates plain decoding's tokens, in bf16 on a GPU too
     ({exact[differ]} of {exact[answers]} answers differ).""",

@@ -1,18 +1,15 @@
 """Tables against other engines."""
 
 from collections.abc import Callable
-from itertools import product
 from statistics import median
 
 from benchmarks.published.figures import (
     Row,
-    acceptance,
     decode_speed,
     decode_speedup,
     interval,
     mean_speedup,
     number,
-    percent,
     same_outputs,
     select,
     tokens_per_step,
@@ -200,19 +197,31 @@ def _against_best(rows: list[Row], speedup: Speedup = decode_speedup) -> str:
     return " / ".join(number(speedup(rows, name, best).mean) for name in ("plain", "auto"))
 
 
-def inside_vllm(results: Results) -> Grid:
-    """Decoding with drafts against vLLM's plain decoding, by requests at once and kind of text."""
-    figures, turn = {}, max(row["turn"] for row in results.rows)  # the first also compiles
-    for prompts, engine in product(("spec", "copy"), ("ngram5", "graft-full")):
-        ratios = []
-        for places in (1, 4, 16, 64):
-            rows = select(results.rows, places=places, prompts=prompts, turn=turn)
-            mine, plain = (
-                select(rows, engine=name)[0]["decode_tokens_per_second"]
-                for name in (engine, "plain")
+def inside_engines(results: Results, grown: Results) -> Grid:
+    """Tokens per second with drafts against the same engine without, by text and clients."""
+
+    def ratios(rows: list[Row], clients: tuple[int, ...], mine: str, plain: str, kind: str) -> str:
+        found = []
+        for count in clients:
+            speed, base = (
+                select(rows, set=kind, concurrency=count, server=name)[0]["tokens_per_second"]
+                for name in (mine, plain)
             )
-            ratios.append(number(mine / plain))
-        figures[f"{prompts}_{engine}"] = ", ".join(ratios)
+            found.append(number(speed / base))
+        return " ".join(found)
+
+    pairs = {"chains": "plain", "vgraft": "vplain", "vngram": "vplain"}
+    figures = {
+        name: ", ".join(
+            ratios(results.rows, (1, 4, 16, 64), name, plain, kind)
+            for kind in ("chat", "rag", "summaries", "edits")
+        )
+        for name, plain in pairs.items()
+    }
+    for name, plain in (("graft", "plain"), ("vgraft", "vplain")):
+        kinds = ("chat", "rag", "edits")
+        each = (ratios(grown.rows, (16,), name, plain, kind) for kind in kinds)
+        figures[f"grown_{name}"] = ", ".join(each)
     return Grid(figures=figures)
 
 
@@ -262,13 +271,11 @@ def vllm_proposer(results: Results, load: Results, served: Results) -> Grid:
     """Graft's proposer inside vLLM, and `graft serve` with and without drafts, by requests."""
     (loaded,) = load.rows
     bases = ("plain", "ngram")
-    found: dict[str, list[str]] = {name: [] for name in (*bases, "accepted", "served")}
+    found: dict[str, list[str]] = {name: [] for name in (*bases, "served")}
     for count in (1, 4, 8):
         rows = [_as_decode_row(row) for row in select(results.rows, concurrency=count)]
         for base in bases:
             found[base].append(interval(decode_speedup(rows, "graft", base)))
-        shares = (acceptance(select(rows, variant=name)) for name in ("graft", "ngram"))
-        found["accepted"].append(" / ".join(map(percent, shares)))
         found["served"].append(_served(served, count))
     figures = {name: "; ".join(each) for name, each in found.items()}
     counted = ("disconnected", "preemptions", "different", "completed")
@@ -383,16 +390,15 @@ SECTION = Section(
         ),
         Table(
             "inside",
-            "Drafts inside vLLM 0.24 on an H200",
-            ["vllm_h200_bf16_qwen15"],
-            "python -m benchmarks decode --engines vllm,vllm-ngram,vllm-graft-gpu",
-            """Decoding against vLLM's plain decoding with 1, 4, 16, 64 requests at once,
-            Qwen2.5-Coder-1.5B, bf16, 128 tokens. 8 prompts of Spec-Bench: its n-gram drafts of 5
-            {spec_ngram5}, Graft's {spec_graft-full}; 4 texts and files to repeat or rewrite:
-            {copy_ngram5} and {copy_graft-full}. Since then drafts follow measured step times
-            ([log](log.md)). vLLM's texts depend on the batch: of 64 answers to Spec-Bench at once
-            40 are as without drafts, n-gram's 32.""",
-            inside_vllm,
+            "Drafts inside vLLM 0.24 and SGLang 0.5.17 on an H200",
+            ["side_h200_bf16_engines", "side_h200_bf16_engines_grown"],
+            "python -m benchmarks.serve.side_by_side run",
+            """Tokens per second against the engine without drafts: chat, RAG, summaries, code
+            edits, each with 1 4 16 64 clients; Qwen2.5-Coder-1.5B, bf16, one repeat before the last
+            mends ([log](log.md)). vLLM: Graft {vgraft}; n-gram drafts of 5 {vngram}. SGLang:
+            Graft's chains {chains}. 8B price, 16 clients, no summaries: {grown_vgraft}; SGLang
+            {grown_graft}.""",
+            inside_engines,
         ),
     ],
 )

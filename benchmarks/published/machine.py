@@ -121,11 +121,11 @@ SECTION = Section(
             "Inside vLLM, and graft serve",
             ["serve_n1_fp32_vllm_proposer", "serve_n1_fp32_vllm_load", "serve_n1_fp32_throughput"],
             "python -m benchmarks decode --suite squad --engines vllm-graft",
-            """Graft's proposer in vLLM 0.32, 16 SQuAD questions, 96 tokens, fp32, decoding with 1;
-            4; 8 requests at once against vLLM: {plain}, against its n-gram drafts of 16 tokens:
-            {ngram}; accepted (proposer / n-gram): {accepted}. 64 clients, {disconnected} left,
-            {preemptions} preemptions: {different} of {completed} answers differ from plain vLLM's.
-            `graft serve`, RAG requests of 64 tokens, `auto` against `plain`: {served}.""",
+            """Graft's proposer in vLLM 0.32, 16 SQuAD questions, fp32, decoding with 1;
+            4; 8 requests against vLLM: {plain}, against its n-gram drafts of 16:
+            {ngram}. 64 clients, {disconnected} left, {preemptions} preemptions: {different} of
+            {completed} answers differ from plain vLLM's. `graft serve`, RAG, `auto` against
+            `plain`: {served}.""",
             vllm_proposer,
         ),
         Table(

@@ -26,7 +26,9 @@ from typing import Any
 import numpy as np
 
 from graft.errors import InputError
+from graft.integrations.draft_width import accepted_at
 from graft.integrations.request_text import encoder
+from graft.integrations.sglang_chains import Chains, chains_of, wants_only_chains
 from graft.integrations.sglang_corpora import Corpora
 from graft.integrations.sglang_fields import NO_TEXTS, Reader, Texts
 from graft.integrations.sglang_frontend import NAME, add_hooks
@@ -36,10 +38,12 @@ from graft.integrations.sglang_steps import (
     Pace,
     Size,
     as_full_trees,
+    bound_lengths,
     compile_kernels,
     full_mask,
     know_lengths,
     known_lengths,
+    needs_host,
     plain_step,
     resolve_known_lengths,
     sizes_of,
@@ -127,6 +131,9 @@ def worker_class() -> type:
 
         def _prepare_for_speculative_decoding(self, batch: Any) -> None:  # noqa: ANN401
             decodes = batch.forward_mode.is_decode()
+            if decodes and self.chains and not needs_host(batch):
+                self.chains.verify_input(self, batch, self.last_step)
+                return
             super()._prepare_for_speculative_decoding(batch)
             if decodes:
                 nodes, verified = self.draft_token_num, batch.spec_info
@@ -155,6 +162,7 @@ class WorkerDrafts:
     enable_overlap: bool
     req_to_token_pool: Any
     device: Any
+    chains: Chains | None = None  # where the host need not know drafts
     _started = False
     _sizes: Mapping[int, Size] = MappingProxyType({})  # of steps with fewer draft tokens
 
@@ -168,7 +176,10 @@ class WorkerDrafts:
         self._sizes = sizes_of(self, self.pace.widths[:-1])
         if self._sizes:
             compile_kernels(self, self.pace.widths)
-            logger.info("Draft tokens of a step: one of %s", self.pace.widths)
+            if wants_only_chains(self):
+                self.chains = chains_of(self)
+            found = "the device" if self.chains else "the host"
+            logger.info("Draft tokens of a step: one of %s, found on %s", self.pace.widths, found)
 
     def reset_drafts(self) -> None:
         """Forget all requests."""
@@ -204,6 +215,11 @@ class WorkerDrafts:
 
     def add_external_corpus(self, corpus_id: str, token_chunks: list[list[int]]) -> int:
         """See NGRAMWorker; called in a thread."""
+        if self.chains:
+            raise InputError(
+                "corpora are searched on the host, and this server finds drafts on the device; "
+                "start it without --speculative-ngram-max-bfs-breadth 1"
+            )
         if self._started and self.server_args.tp_size > 1:
             raise InputError(
                 "corpora cannot be added to a tensor-parallel server, whose ranks would have "
@@ -226,40 +242,55 @@ class WorkerDrafts:
 
     def run_step(self, batch: Any, on_publish: Any, run: Callable[[], Any]) -> Any:  # noqa: ANN401
         """A step of SGLang; `run` computes prompts, or verifies trees of draft_token_num nodes."""
-        full, requests = self.draft_token_num, batch.reqs
-        lengths = batch.seq_lens_cpu.tolist()
+        requests, lengths = batch.reqs, batch.seq_lens_cpu.tolist()
         if not batch.forward_mode.is_decode():
             result = run()
             if requests:
                 self.pace.launched(None)
-                self.last_step.note(batch, result.next_token_ids[:, None], None)
                 know_lengths(requests, lengths)
+                if self.chains:
+                    self.chains.begin(batch, self._texts)
+                self._follow(batch, result.next_token_ids[:, None], None, plain=True)
             return result
         width, rests = self._draft_tokens(batch)
         self.pace.launched(width, rests)
         if not width:
             result = plain_step(self, batch, on_publish, self._sizes[0], self.last_step)
-            know_lengths(requests, [length + 1 for length in lengths])
+            bound_lengths(requests, lengths, 0)
+            self._follow(batch, result.next_token_ids[:, None], None, plain=True)
             if rests is not None:
                 self._update_ngram_corpus(batch)
             return result
         with self._sizes.get(width, FULL).used(self):
             result = run()
+        if self.chains and not needs_host(batch):
+            bound_lengths(requests, lengths, width)
+        else:
+            know_lengths(requests, [None] * len(requests))
         following = result.next_draft_input
         tokens = following.accept_tokens.view(len(requests), -1)
-        self.last_step.note(batch, tokens, following.accept_lens)
-        know_lengths(requests, [None] * len(requests))
-        as_full_trees(following, full)
+        self._follow(batch, tokens, following.accept_lens, plain=False)
+        as_full_trees(following, self.draft_token_num)
         return result
 
+    def _follow(self, batch: Any, tokens: Any, counts: Any, *, plain: bool) -> None:  # noqa: ANN401
+        """The new tokens [B, N] of a step, counts [B] of each request or all."""
+        self.last_step.note(batch, tokens, counts)
+        if self.chains:
+            self.chains.follow(batch, tokens, counts, plain=plain)
+
     def _draft_tokens(self, batch: Any) -> tuple[int, int | None]:  # noqa: ANN401
-        """How many draft tokens each request gets, 0 for a plain step; after a search for copies,
-        how many steps do without one.
+        """How many draft tokens each request gets, 0 for a plain step; after a search for copies on
+        the host, how many steps do without one.
 
         The host does not wait for a step whose lengths it knows; its one token is missing then.
         """
-        if not self._sizes or batch.has_grammar or batch.return_hidden_states:
+        if not self._sizes or needs_host(batch):
             return self.draft_token_num - 1, None
+        if self.chains:
+            expected = accepted_at(self.chains.rates(batch))
+            width, _ = self.pace.choose(len(batch.reqs), expected)
+            return self._agreed((width, 0))
         known = known_lengths(batch.reqs) is not None
         if known and self.pace.rests():
             return 0, None

@@ -26,6 +26,11 @@ class Corpora:
         self._built: dict[str, ShardArrays] = {}
         self._named: dict[str, ShardArrays] = {}
 
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to draft from."""
+        return not (self._shards or self._named)
+
     def like(self, text: list[int]) -> "Corpora":
         """Others for the same vocabulary, with one corpus of this text."""
         found = Corpora(self._manifest.vocabulary)

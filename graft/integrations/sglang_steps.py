@@ -23,7 +23,7 @@ from graft.integrations.step_times import DISTURBED, kind_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-LENGTH = "graft_length"  # attribute of requests: tokens with KV, None if the host must wait for it
+LENGTH = "graft_length"  # attribute of requests: a `Length`, None if the host must wait for it
 RUNNER = ("attn_backend", "decode_cuda_graph_runner", "spec_algorithm", "init_new_workspace")
 FEWEST = 3  # draft tokens of a step that has some: each size takes time and memory at the start
 SEARCH_SHARE = 0.01  # of the time of plain steps: what searches for copies may add
@@ -369,26 +369,57 @@ def full_mask(trees: "Tensor", lengths: "Tensor", total: int) -> "Tensor":
     return mask
 
 
+@dataclass(frozen=True, slots=True)
+class Length:
+    """How many tokens of a request have KV when the next step runs, at most."""
+
+    most: int
+    exact: bool = True
+    added: int = 1  # at most, by the step that was launched last
+
+
 def know_lengths(requests: Sequence[Any], lengths: Sequence[int | None]) -> None:
     """Remember how many tokens of each request have KV when the next step runs."""
     for request, length in zip(requests, lengths, strict=True):
-        setattr(request, LENGTH, length)
+        setattr(request, LENGTH, None if length is None else Length(length))
 
 
-def known_lengths(requests: Sequence[Any]) -> list[int] | None:
-    """What `know_lengths` remembers, if it does for all."""
-    found = [length for each in requests if (length := getattr(each, LENGTH, None)) is not None]
-    return found if len(found) == len(requests) else None
+def bound_lengths(requests: Sequence[Any], lengths: Sequence[int], drafted: int) -> None:
+    """A step was launched on so many tokens of each request at most, with so many draft tokens. Its
+    result and that of the step before may not be known when the next one is planned."""
+    for request, length in zip(requests, lengths, strict=True):
+        before: Length | None = getattr(request, LENGTH, None)
+        most, exact = length + 1 + drafted, before is None or before.exact
+        if before is not None and not exact:
+            known = len(request.origin_input_ids) + len(request.output_ids)
+            most = min(most, known + before.added + drafted)
+        setattr(request, LENGTH, Length(most, exact and not drafted, 1 + drafted))
+
+
+def known_lengths(requests: Sequence[Any], *, exact: bool = True) -> list[int] | None:
+    """What is remembered, if it is for all; with exact=False at most so many."""
+    found: list[int] = []
+    for each in requests:
+        length: Length | None = getattr(each, LENGTH, None)
+        if length is None or (exact and not length.exact):
+            return None
+        found.append(length.most)
+    return found
 
 
 def resolve_known_lengths(relay: Any) -> Any:  # noqa: ANN401
-    """SGLang's relay between steps; its host waits for lengths only if they are not known."""
+    """SGLang's relay between steps; its host waits for lengths only if they are not known.
+
+    Attention and KV slots take lengths from the device, and from the host what they are at most.
+    """
     import torch
 
     wait = relay.resolve_seq_lens_cpu
 
     def resolve(batch: Any, *arguments: Any, **options: Any) -> None:  # noqa: ANN401
-        lengths = known_lengths(batch.reqs) if batch.forward_mode.is_decode() else None
+        lengths = None
+        if batch.forward_mode.is_decode():
+            lengths = known_lengths(batch.reqs, exact=needs_host(batch))
         if lengths is None:
             wait(batch, *arguments, **options)
             return
@@ -399,3 +430,8 @@ def resolve_known_lengths(relay: Any) -> Any:  # noqa: ANN401
 
     relay.resolve_seq_lens_cpu = resolve
     return relay
+
+
+def needs_host(batch: Any) -> bool:  # noqa: ANN401
+    """Whether drafts of a batch must be known on the host."""
+    return bool(batch.has_grammar or batch.return_hidden_states)

@@ -31,11 +31,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from graft.errors import InputError
+from graft.integrations.device_drafts import DeviceDrafts
 from graft.integrations.draft_counters import DraftCounters
 from graft.integrations.draft_width import DraftWidth, accepted_at
+from graft.integrations.row_texts import room, row_text
 from graft.integrations.versions import VLLM_DEVICE
 from graft.integrations.vllm_fields import Reader, tokenizer_of
-from graft.integrations.vllm_row_texts import room, row_text
 
 if TYPE_CHECKING:
     import torch
@@ -43,9 +44,6 @@ if TYPE_CHECKING:
 
 SWITCH = "GRAFT_VLLM"
 METHOD = "ngram_gpu"
-PRIOR = 4.0  # drafts of each match length that the first acceptance rate counts for
-DECAY = 0.999  # per step with drafts, of what was observed
-PLAIN_DECAY = 0.98  # per search without a draft, so that drafts are tried again
 SEARCHED = 2  # plain steps per search for copies
 WIDEST_GAP = 0.25  # seconds between two outputs that belong to one run of steps
 SOURCE = "text"  # of all drafts: any text of the request
@@ -53,19 +51,14 @@ SOURCE = "text"  # of all drafts: any text of the request
 logger = logging.getLogger(__name__)
 
 
-class DeviceDrafts:
-    """Drafts of a batch. Its state stays on the device, and the host never waits for it."""
+class RowDrafts(DeviceDrafts):
+    """Drafts of vLLM's batch, whose rows of text move with its rows."""
 
     def __init__(self, most: int, rows: int, device: "torch.device") -> None:
         """At most `most` draft tokens for each of so many rows."""
         import torch
 
-        from graft.kernels.copy_triton import LONGEST, DraftState
-
-        lengths = 1 << LONGEST.bit_length()  # match lengths, padded to a power of two
-        length = torch.arange(lengths, device=device, dtype=torch.float32)
-        prior = torch.stack([length, torch.full_like(length, 2.0)]) * PRIOR / (length + 2)
-        self._most, self._state = most, DraftState(rows, prior, DECAY, device)
+        super().__init__(most, rows, device)
         self._none = torch.empty(rows, 0, dtype=torch.int32, device=device)
         self._places: dict[str, int] = {}
         self._plain = 0  # steps in a row
@@ -88,36 +81,21 @@ class DeviceDrafts:
 
         if not new and places == self._places:
             return
-        moves = [
-            (before, place)
-            for name, place in places.items()
-            if name not in new and (before := self._places.get(name)) not in (None, place)
-        ]
-        if moves:
-            source, target = self._on_device(moves).unbind(1)
-            for each in (text, self._state.lengths, self._state.matched, self._state.drafted):
-                each[target] = each[source]
-        fresh = []
+        self.move(
+            text,
+            [
+                (before, place)
+                for name, place in places.items()
+                if name not in new and (before := self._places.get(name)) not in (None, place)
+            ],
+        )
+        fresh = {}
         for name, place in ((name, places[name]) for name in new if name in places):
             tokens = known[place, : int(lengths[place])]
-            if (other := given.get(name)) is not None:
-                tokens = torch.cat([other, tokens])
-            pinned = tokens.pin_memory() if text.is_cuda else tokens
-            text[place, : len(tokens)].copy_(pinned, non_blocking=True)
-            fresh.append((place, len(tokens)))
-        if fresh:
-            target, count = self._on_device(fresh).unbind(1)
-            self._state.lengths[target] = count.to(self._state.lengths.dtype)
-            self._state.drafted[target] = 0
+            other = given.get(name)
+            fresh[place] = tokens if other is None else torch.cat([other, tokens])
+        self.write(text, fresh)
         self._places = dict(places)
-
-    def append(
-        self, sampled: "Tensor", discarded: "Tensor", text: "Tensor", vocabulary: int
-    ) -> "tuple[Tensor, Tensor, Tensor]":
-        """See `append_sampled`."""
-        from graft.kernels.copy_triton import append_sampled
-
-        return append_sampled(sampled, discarded, text, self._state, vocabulary, self._most + 1)
 
     def propose(
         self, drafted: int, text: "Tensor", counts: "Tensor"
@@ -128,36 +106,25 @@ class DeviceDrafts:
         A row without a match or a new token has rate 0 and tokens 0. Without draft tokens only
         one of SEARCHED steps has rates.
         """
-        from graft.kernels.copy_triton import draft_copies
-
         self._plain = 0 if drafted else self._plain + 1
-        if self._plain:
-            if self._plain % SEARCHED:
-                return self._none[: len(counts)], None
-            self._state.seen.lerp_(self._state.prior, 1 - PLAIN_DECAY)
-        return draft_copies(text, counts, self._state, drafted, self._most)
+        if self._plain % SEARCHED:
+            return self._none[: len(counts)], None
+        self.search(text, len(counts), plain=not drafted)
+        return self.draft(drafted, text, counts)
 
     def warm_up(self, text: "Tensor", vocabulary: int) -> None:
         """Compile the kernels for texts of that shape; the first row of it is overwritten."""
         import torch
 
-        sampled = torch.ones(1, self._most + 1, dtype=torch.int32, device=text.device)
+        sampled = torch.ones(1, self.most + 1, dtype=torch.int32, device=text.device)
         discarded = torch.zeros(1, dtype=torch.bool, device=text.device)
-        for drafted in (self._most, *[0] * SEARCHED):
-            for columns in (1, self._most + 1):
+        for drafted in (self.most, *[0] * SEARCHED):
+            for columns in (1, self.most + 1):
                 tokens = sampled[:, :columns].contiguous()
                 _, counts, _ = self.append(tokens, discarded, text, vocabulary)
             self.propose(drafted, text, counts)
-        self._state.seen.copy_(self._state.prior)
-        self._state.drafted.zero_()
+        self.forget()
         self._plain = 0
-
-    def _on_device(self, pairs: list[tuple[int, int]]) -> "Tensor":
-        import torch
-
-        device = self._none.device
-        found = torch.tensor(pairs, pin_memory=device.type == "cuda")
-        return found.to(device, non_blocking=True)
 
 
 class Shared:
@@ -222,7 +189,7 @@ def proposer_of(base: type[Any]) -> type[Any]:
             rows = vllm_config.scheduler_config.max_num_seqs
             vocabulary = vllm_config.model_config.get_vocab_size()
             self._reader = Reader(vocabulary, lambda: tokenizer_of(vllm_config))
-            self._drafts = DeviceDrafts(self.k, rows, device)
+            self._drafts = RowDrafts(self.k, rows, device)
             text = torch.zeros(1, self.max_model_len + room(), dtype=torch.int32, device=device)
             self._drafts.warm_up(text, vocabulary)
             self._columns, self._runner = 1, runner
@@ -244,12 +211,14 @@ def proposer_of(base: type[Any]) -> type[Any]:
             known: "Tensor",
             lengths: Sequence[int],
         ) -> None:
-            """See `DeviceDrafts.follow`; `new` are vLLM's requests. vLLM corrects its own lengths
+            """See `RowDrafts.follow`; `new` are vLLM's requests. vLLM corrects its own lengths
             request by request; where they are does not matter, and on the host that takes no
             launches."""
             self._runner.num_tokens_no_spec_gpu = self._runner.num_tokens_no_spec_gpu.cpu()
             given = {
-                name: row_text(name, self._reader.read(name, request)[0])
+                name: row_text(
+                    name, [each.tolist() for _, each in self._reader.read(name, request)[0]]
+                )
                 for name, request in new.items()
             }
             self._drafts.follow(places, new.keys(), text, known, lengths, given)

@@ -105,7 +105,7 @@ def test_the_worker_overrides_what_sglang_has_with_the_same_parameters(algorithm
     assert issubclass(worker, BaseSpecWorker)
     assert not inspect.isabstract(worker)
     ours = ("start_drafts", "reset_drafts", "start_steps", "run_step")
-    private = ("_texts", "_running", "_draft_tokens", "_agreed")
+    private = ("_texts", "_running", "_draft_tokens", "_agreed", "_follow")
     # SGLang 0.5.23 updates weights without the worker.
     sometimes = ("update_weights_from_disk", "update_weights_from_ipc")
     for name, member in vars(WorkerDrafts).items():

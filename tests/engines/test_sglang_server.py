@@ -69,7 +69,7 @@ def requests(tokenizer):
 def answers(model, tmp_path_factory):
     """What requests came to, and how often each number of draft tokens was launched."""
 
-    def run(requests, **options):
+    def run(requests, pool="off", **options):
         folder = tmp_path_factory.mktemp("sglang")
         job, steps = folder / "job.json", folder / "steps"
         steps.touch()
@@ -81,6 +81,8 @@ def answers(model, tmp_path_factory):
             "SGLANG_USE_CPU_ENGINE": "1",
             "SGLANG_NATIVE_MOVE_KV_CACHE": "1",
             "GRAFT_STEPS": str(steps),
+            "GRAFT_POOL": pool,
+            "TRITON_INTERPRET": "1",
         }
         done = subprocess.run(
             [sys.executable, HERE / "sglang_requests.py", job],
@@ -121,16 +123,21 @@ def test_answers_equal_those_of_sglang_without_drafts(answers, requests, plain):
     assert found[2]["steps"] < len(found[2]["tokens"]) / 2
 
 
-def test_answers_are_equal_with_chains_whose_attention_is_causal(answers, requests, plain):
-    found, launched = answers(requests, **GRAFT, speculative_ngram_max_bfs_breadth=1)
+@pytest.mark.parametrize("pool", ["off", "memory"], ids=["on the device", "on the host"])
+def test_answers_are_equal_with_chains_whose_attention_is_causal(answers, requests, plain, pool):
+    found, launched = answers(requests, pool, **GRAFT, speculative_ngram_max_bfs_breadth=1)
     same(found, plain, stopped=[5])
-    assert sum(launched[width] for width in (3, 7, 15)) > 5
+    drafted = sum(launched[width] for width in (3, 7, 15))
+    assert drafted > 5
+    assert launched["chains"] == (drafted if pool == "off" else 0)
     assert sum(each["accepted"] for each in found) > 20
 
 
-def test_answers_are_equal_when_requests_lose_their_place(answers, requests, plain):
+@pytest.mark.parametrize("breadth", [10, 1], ids=["trees", "chains on the device"])
+def test_answers_are_equal_when_requests_lose_their_place(answers, requests, plain, breadth):
     """The KV cache is too small for all of them: some are computed anew."""
-    longest = max(len(each["prompt"]) for each in requests) + 60
-    found, launched = answers(requests, **GRAFT, max_total_tokens=2 * longest)
+    tokens = 2 * (max(len(each["prompt"]) for each in requests) + 60)
+    options = {"max_total_tokens": tokens, "speculative_ngram_max_bfs_breadth": breadth}
+    found, launched = answers(requests, **GRAFT, **options)
     same(found, plain, stopped=[5])
     assert launched[None] > 0

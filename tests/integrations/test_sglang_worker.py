@@ -14,6 +14,7 @@ from graft.errors import InputError
 from graft.integrations import sglang_frontend as frontend
 from graft.integrations.request_text import MAX_CHARACTERS, MAX_TOKENS, encoder
 from graft.integrations.sglang import WorkerDrafts, corpora_of, pools_of
+from graft.integrations.sglang_chains import wants_only_chains
 from graft.integrations.sglang_corpora import SEPARATOR, Corpora
 from graft.integrations.sglang_fields import (
     NO_TEXTS,
@@ -400,3 +401,28 @@ def test_a_store_of_no_corpora_finds_nothing():
     index = Corpora(500).store(None).index()
     index.extend([1, 2, 3])
     assert len(index.lookup(4, torch.ones(2).numpy())) == 0
+
+
+class FlashAttentionBackend:
+    """SGLang's, whose attention to chains reads no mask."""
+
+
+def test_chains_are_found_on_the_device_if_they_are_all_that_is_wanted(monkeypatch):
+    def only_chains(*, topk=1, attention=FlashAttentionBackend, corpus=None, pool="off"):
+        worker = Worker(corpus=corpus)
+        worker.topk, worker.model_runner.attn_backend = topk, attention()
+        monkeypatch.setenv("GRAFT_POOL", pool)
+        return wants_only_chains(worker)
+
+    assert only_chains()
+    assert not only_chains(topk=8)
+    assert not only_chains(attention=object)
+    assert not only_chains(corpus=[DOCUMENT])
+    assert not only_chains(pool="memory")
+
+
+def test_corpora_are_refused_where_drafts_are_found_on_the_device():
+    worker = Worker()
+    worker.chains = object()
+    with pytest.raises(InputError, match="start it without --speculative-ngram-max-bfs-breadth 1"):
+        added(worker, "a", [DOCUMENT])

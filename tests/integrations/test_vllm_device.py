@@ -14,7 +14,7 @@ from graft.errors import InputError
 from graft.integrations import vllm_device
 from graft.integrations.vllm_device import (
     SEARCHED,
-    DeviceDrafts,
+    RowDrafts,
     Shared,
     follow_rows,
     read_rates,
@@ -38,7 +38,7 @@ class Rows:
             self.known[row, :prompt] = torch.tensor(text[:prompt])
         self.rates, self.accepted, self.steps = [], 0, 0
 
-    def step(self, drafts: DeviceDrafts, draft: list[list[int]]) -> list[list[int]]:
+    def step(self, drafts: RowDrafts, draft: list[list[int]]) -> list[list[int]]:
         """Verify drafts: the accepted tokens and one more; then the next drafts."""
         width = max(map(len, draft)) + 1
         new = torch.full((len(draft), width), -1, dtype=torch.int32)
@@ -61,7 +61,7 @@ class Rows:
 
 
 def run(texts: list[list[int]], prompts: list[int], tokens: int) -> Rows:
-    rows, drafts = Rows(texts, prompts), DeviceDrafts(DRAFTED, 4, DEVICE)
+    rows, drafts = Rows(texts, prompts), RowDrafts(DRAFTED, 4, DEVICE)
     draft: list[list[int]] = [[] for _ in texts]
     places = {str(row): row for row in range(len(texts))}
     drafts.follow(places, set(places), rows.text, rows.known, prompts)
@@ -94,8 +94,8 @@ def test_misleading_matches_get_low_rates():
     assert min(at_the_new_token) < 0.3
 
 
-def started(text: list[int], *, warm: bool = False) -> tuple[DeviceDrafts, torch.Tensor]:
-    drafts = DeviceDrafts(DRAFTED, 4, DEVICE)
+def started(text: list[int], *, warm: bool = False) -> tuple[RowDrafts, torch.Tensor]:
+    drafts = RowDrafts(DRAFTED, 4, DEVICE)
     if warm:
         drafts.warm_up(torch.zeros(1, LENGTH, dtype=torch.int32, device=DEVICE), 1000)
     known = torch.tensor([text])
@@ -104,7 +104,7 @@ def started(text: list[int], *, warm: bool = False) -> tuple[DeviceDrafts, torch
     return drafts, on_device
 
 
-def sample(drafts: DeviceDrafts, text: torch.Tensor, *tokens: int) -> torch.Tensor:
+def sample(drafts: RowDrafts, text: torch.Tensor, *tokens: int) -> torch.Tensor:
     sampled = torch.tensor(tokens, dtype=torch.int32, device=DEVICE)[:, None]
     return drafts.append(sampled, sampled[:, 0] < 0, text, 1000)[1]
 

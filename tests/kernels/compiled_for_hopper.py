@@ -245,7 +245,14 @@ def copies() -> None:
     """Drafts found on the device."""
     integers = ("text", "lengths", "counts", "draft", "matched", "tried", "sampled")
     types = {name: "*i32" for name in (*integers, "valid", "last", "rates")}
-    types |= {"best": "*i64", "seen": "*fp32", "prior": "*fp32", "rows": "i32", "decay": "fp32"}
+    types |= {
+        "best": "*i64",
+        "places": "*i64",
+        "seen": "*fp32",
+        "prior": "*fp32",
+        "rows": "i32",
+        "decay": "fp32",
+    }
     compile_kernel(copy_triton._append_sampled, types={**types, "discarded": "*i1"}, WIDTH=16)
     compile_kernel(
         copy_triton._observe, types={**types, "drafted": "*i32"}, OBSERVED=64, LENGTHS=32

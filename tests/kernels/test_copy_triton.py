@@ -13,6 +13,7 @@ from graft.kernels.copy_triton import (
     DraftState,
     append_sampled,
     draft_copies,
+    search_copies,
 )
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -56,6 +57,7 @@ def test_drafts_are_the_tokens_behind_the_latest_longest_match(block, monkeypatc
     rows += [[5], [5, 5], [1, 2, 3] * 12, list(range(30))]
     state = fresh_state(len(rows))
     text, state.lengths = placed(rows, 70)
+    search_copies(text, len(one_new(rows)), state)
     draft, rates = draft_copies(text, one_new(rows), state, 6, 7)
     matched = state.matched.tolist()
     for row, tokens, length in zip(rows, draft.tolist(), matched, strict=True):
@@ -68,15 +70,34 @@ def test_a_row_without_a_new_token_has_no_draft():
     state = fresh_state(2)
     text, state.lengths = placed([[1, 2, 1, 2], [1, 2, 1, 2]], 8)
     counts = torch.tensor([0, 1], dtype=torch.int32, device=DEVICE)
+    search_copies(text, len(counts), state)
     draft, rates = draft_copies(text, counts, state, 2, 2)
     assert draft.tolist() == [[0, 0], [1, 2]]
     assert rates.tolist() == [0, RATE_UNIT // 2]
     assert state.drafted.tolist() == [0, 2]
 
 
+def test_rows_of_a_batch_may_have_other_places_in_the_text():
+    state, places = fresh_state(4), torch.tensor([3, 1], device=DEVICE)
+    text, state.lengths = placed([[9], [1, 2, 1], [9], [5, 6, 7, 5]], 8)
+    sampled = torch.tensor([[6, 7], [2, -1]], dtype=torch.int32, device=DEVICE)
+    _, counts, _ = append_sampled(sampled, sampled[:, 0] < 0, text, state, 50, 4, places)
+    assert state.lengths.tolist() == [1, 4, 1, 6]
+    assert text[3, :6].tolist() == [5, 6, 7, 5, 6, 7]
+    search_copies(text, 2, state, places)
+    draft, rates = draft_copies(text, counts, state, 2, 2, places)
+    assert draft.tolist() == [[5, 6], [1, 2]]
+    assert (rates > 0).all()
+    assert state.drafted.tolist() == [0, 2, 0, 2]
+    append_sampled(draft, sampled[:, 0] < 0, text, state, 50, 4, places)
+    rejected = (state.seen - state.prior)[1]
+    assert rejected.sum() > 0  # two tokens and no third one: the second draft token was rejected
+
+
 def test_rates_are_known_without_drafts():
     state = fresh_state(1)
     text, state.lengths = placed([[1, 2, 1, 2]], 8)
+    search_copies(text, len(one_new([[]])), state)
     draft, rates = draft_copies(text, one_new([[]]), state, 0, 7)
     assert draft.shape == (1, 0)
     assert rates.tolist() == [RATE_UNIT // 2]

@@ -35,8 +35,9 @@ def attention_to_trees(native: ModuleType) -> None:
         rows = q.view(len(lengths), nodes, layer.tp_q_head_num, layer.qk_head_dim)
         columns = [nodes * (length + nodes) for length in lengths]
         causal = get_spec().speculative_eagle_topk == 1
+        masks = [None] * len(lengths) if causal else batch.spec_info.custom_mask.split(columns)
         found = []
-        for i, mask in enumerate(batch.spec_info.custom_mask.split(columns)):
+        for i, mask in enumerate(masks):
             table = self.req_to_token_pool.req_to_token[batch.req_pool_indices[i]]
             slots = table[: lengths[i] + nodes].long()
             if causal:
@@ -59,14 +60,31 @@ def written_widths(steps: ModuleType) -> None:
     launched = steps.Pace.launched
 
     def write(self: Any, width: int | None, rests: int | None = None) -> None:
-        with Path(os.environ["GRAFT_STEPS"]).open("a") as file:
-            file.write(json.dumps(width) + "\n")
+        _write(width)
         launched(self, width, rests)
 
     steps.Pace.launched = write
 
 
+def _write(step: object) -> None:
+    with Path(os.environ["GRAFT_STEPS"]).open("a") as file:
+        file.write(json.dumps(step) + "\n")
+
+
+def attention_without_a_mask(chains: ModuleType) -> None:
+    """To chains, as FlashAttention's; each step with them is a line of $GRAFT_STEPS."""
+    chains.CAUSAL = {"TorchNativeAttnBackend"}
+    verify_input = chains.Chains.verify_input
+
+    def write(*given: Any) -> None:
+        _write("chains")
+        verify_input(*given)
+
+    chains.Chains.verify_input = write
+
+
 OF_MODULES = {
+    "graft.integrations.sglang_chains": attention_without_a_mask,
     "sglang.srt.arg_groups.speculative_hook": overlap_with_speculation,
     "sglang.srt.layers.attention.torch_native_backend": attention_to_trees,
     "graft.integrations.sglang_steps": written_widths,

@@ -1,11 +1,9 @@
-"""Documents and predictions of requests in the rows that the GPU searches (`vllm_device.py`)."""
+"""Documents and predictions of requests in the rows that the GPU searches (`device_drafts.py`)."""
 
 import logging
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from graft.errors import InputError
 
@@ -27,14 +25,14 @@ def room() -> int:
     return int(given)
 
 
-def row_text(name: str, texts: Sequence[tuple[str, np.ndarray]]) -> "Tensor | None":
+def row_text(name: str, texts: Sequence[Sequence[int]]) -> "Tensor | None":
     """A request's texts as the beginning of its row; None without any."""
     import torch
 
     if not texts:
         return None
     most = room()
-    tokens = torch.tensor([token for _, text in texts for token in (*text.tolist(), BORDER)])
+    tokens = torch.tensor([token for text in texts for token in (*text, BORDER)])
     if len(tokens) > most:
         logger.warning(
             "request %s: drafts are copied from the last %s of %s tokens of documents and "

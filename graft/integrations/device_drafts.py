@@ -1,0 +1,93 @@
+"""Copies found on the device, for the requests of another engine (`kernels/copy_triton.py`)."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+PRIOR = 4.0  # drafts of each match length that the first acceptance rate counts for
+DECAY = 0.999  # per step with drafts, of what was observed
+PLAIN_DECAY = 0.98  # per search without a draft, so that drafts are tried again
+
+
+class DeviceDrafts:
+    """Drafts of a batch. Its state stays on the device, and the host never waits for it.
+
+    Texts are rows of a tensor [R, M]; `places` [B] says which row belongs to each request of a
+    batch, in their order unless given.
+    """
+
+    def __init__(self, most: int, rows: int, device: "torch.device") -> None:
+        """At most `most` draft tokens for each of so many rows."""
+        import torch
+
+        from graft.kernels.copy_triton import LONGEST, DraftState
+
+        lengths = 1 << LONGEST.bit_length()  # match lengths, padded to a power of two
+        length = torch.arange(lengths, device=device, dtype=torch.float32)
+        prior = torch.stack([length, torch.full_like(length, 2.0)]) * PRIOR / (length + 2)
+        self.most, self._state, self._device = most, DraftState(rows, prior, DECAY, device), device
+
+    def move(self, text: "Tensor", moves: Sequence[tuple[int, int]]) -> None:
+        """Move rows of text from places to others."""
+        if moves:
+            source, target = self._on_device(moves).unbind(1)
+            for each in (text, self._state.lengths, self._state.matched, self._state.drafted):
+                each[target] = each[source]
+
+    def write(self, text: "Tensor", rows: "Mapping[int, Tensor]") -> None:
+        """Begin rows of text anew, with tokens on the host."""
+        for place, tokens in rows.items():
+            pinned = tokens.pin_memory() if text.is_cuda else tokens
+            text[place, : len(tokens)].copy_(pinned, non_blocking=True)
+        if rows:
+            lengths = self._on_device([(place, len(tokens)) for place, tokens in rows.items()])
+            target, count = lengths.unbind(1)
+            self._state.lengths[target] = count.to(self._state.lengths.dtype)
+            self._state.drafted[target] = 0
+
+    def append(  # noqa: PLR0913
+        self,
+        sampled: "Tensor",
+        discarded: "Tensor",
+        text: "Tensor",
+        vocabulary: int,
+        places: "Tensor | None" = None,
+    ) -> "tuple[Tensor, Tensor, Tensor]":
+        """See `append_sampled`."""
+        from graft.kernels.copy_triton import append_sampled
+
+        return append_sampled(
+            sampled, discarded, text, self._state, vocabulary, self.most + 1, places
+        )
+
+    def search(
+        self, text: "Tensor", rows: int, places: "Tensor | None" = None, *, plain: bool
+    ) -> None:
+        """Find what the texts of a batch may go on with, in a plain step or another."""
+        from graft.kernels.copy_triton import search_copies
+
+        if plain:
+            self._state.seen.lerp_(self._state.prior, 1 - PLAIN_DECAY)
+        search_copies(text, rows, self._state, places)
+
+    def draft(
+        self, drafted: int, text: "Tensor", counts: "Tensor", places: "Tensor | None" = None
+    ) -> "tuple[Tensor, Tensor]":
+        """See `draft_copies`."""
+        from graft.kernels.copy_triton import draft_copies
+
+        return draft_copies(text, counts, self._state, drafted, self.most, places)
+
+    def forget(self) -> None:
+        """Forget what became of drafts."""
+        self._state.seen.copy_(self._state.prior)
+        self._state.drafted.zero_()
+
+    def _on_device(self, pairs: Sequence[tuple[int, int]]) -> "Tensor":
+        import torch
+
+        found = torch.tensor(pairs, pin_memory=self._device.type == "cuda")
+        return found.to(self._device, non_blocking=True)

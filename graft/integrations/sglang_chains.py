@@ -1,0 +1,162 @@
+"""Chains for SGLang's requests, found on the device: the host waits for no step.
+
+Trees and texts of all requests are searched on the host (`sglang_trees.py`), which has to know the
+last step's tokens first. Where every draft is a chain and each request drafts from its own texts,
+tokens and lengths can stay on the device, as they do in steps without drafts. Attention must be
+causal without a mask, because a mask's size depends on the lengths.
+"""
+
+import os
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from graft.integrations.device_drafts import DeviceDrafts
+from graft.integrations.row_texts import room, row_text
+from graft.integrations.sglang_fields import Texts
+from graft.integrations.sglang_steps import LastStep
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CAUSAL = {"FlashAttentionBackend"}  # SGLang's attention that reads no mask for chains
+TEXT = "graft_text"  # attribute of requests: what their rows begin with
+
+
+def wants_only_chains(worker: Any) -> bool:  # noqa: ANN401
+    """Whether an SGLang worker of ours wants chains from each request's own texts, and no mask."""
+    attention = type(worker.model_runner.attn_backend).__name__
+    pool = os.environ.get("GRAFT_POOL", "off") != "off"
+    return worker.topk == 1 and attention in CAUSAL and worker.corpora.empty and not pool
+
+
+def chains_of(worker: Any) -> "Chains":  # noqa: ANN401
+    """For its requests; the kernels are compiled."""
+    config = worker.model_runner.model_config
+    places, most = worker.req_to_token_pool.req_to_token.shape[0], worker.draft_token_num - 1
+    chains = Chains(places, config.context_len, most, config.vocab_size, worker.device)
+    chains.warm_up()
+    return chains
+
+
+class Chains:
+    """The texts of the running requests on the device, at their places in SGLang's pool."""
+
+    def __init__(self, places: int, context: int, most: int, vocabulary: int, device: Any) -> None:  # noqa: ANN401
+        """At most `most` draft tokens for requests at so many places."""
+        import torch
+
+        device = torch.device(device)
+        on_gpu, width = device.type == "cuda", context + most + 1 + room()
+        self._drafts, self._vocabulary = DeviceDrafts(most, places, device), vocabulary
+        self._text = torch.zeros(places, width, dtype=torch.int32, device=device)
+        self._kept = torch.zeros(places, dtype=torch.bool, device=device)
+        self._one = torch.ones(places, dtype=torch.int32, device=device)
+        self._rates = torch.zeros(places, dtype=torch.int32, device=device)
+        self._reported = torch.zeros(places, dtype=torch.int32, pin_memory=on_gpu)
+        self._read: dict[str, int] = {}  # places of the requests whose rates were read last
+
+    def begin(self, batch: Any, read: Callable[[Any], Texts]) -> None:  # noqa: ANN401
+        """Prompts are computed: write the tokens of each request that are known, behind its texts,
+        which are read once."""
+        import torch
+
+        rows = {}
+        for request, place in zip(batch.reqs, batch.req_pool_indices_cpu.tolist(), strict=True):
+            if not hasattr(request, TEXT):
+                texts = read(request)
+                given = [each for each in (*texts.documents, texts.prediction) if each]
+                setattr(request, TEXT, row_text(request.rid, given))
+            tokens = torch.tensor([*request.origin_input_ids, *request.output_ids]).int()
+            before = getattr(request, TEXT)
+            rows[place] = tokens if before is None else torch.cat([before, tokens])
+        self._drafts.write(self._text, rows)
+
+    def follow(self, batch: Any, tokens: "Tensor", counts: "Tensor | None", *, plain: bool) -> None:  # noqa: ANN401
+        """The new tokens [B, N] of a batch, counts [B] of them or all. Finds what may be next."""
+        import torch
+
+        places, rows = batch.req_pool_indices, len(tokens)
+        tokens = tokens.int()
+        if counts is not None:
+            number = torch.arange(tokens.shape[1], device=tokens.device)
+            tokens = tokens.where(number < counts[:, None], -1)
+        append = self._drafts.append
+        _, new, _ = append(tokens, self._kept, self._text, self._vocabulary, places)
+        self._drafts.search(self._text, rows, places, plain=plain)
+        _, rates = self._drafts.draft(0, self._text, new, places)
+        self._rates[places] = rates
+        self._reported.copy_(self._rates, non_blocking=True)
+
+    def rates(self, batch: Any) -> list[float]:  # noqa: ANN401
+        """Acceptance rates of what was found for requests, without those that came since the last
+        call: there may be another's. The device may write meanwhile; they choose a width only."""
+        from graft.kernels.copy_triton import RATE_UNIT
+
+        found, before = self._reported.tolist(), self._read
+        places = batch.req_pool_indices_cpu.tolist()
+        self._read = {each.rid: place for each, place in zip(batch.reqs, places, strict=True)}
+        return [
+            found[place] / RATE_UNIT
+            for name, place in self._read.items()
+            if before.get(name) == place and found[place]
+        ]
+
+    def verify_input(self, worker: Any, batch: Any, last: LastStep) -> None:  # noqa: ANN401
+        """Make a batch that decodes one that verifies a chain of `draft_token_num` nodes each, as
+        NGRAMWorker makes it of trees from the host."""
+        import torch
+        from sglang.srt.model_executor.forward_batch_info import ForwardMode
+        from sglang.srt.speculative import ngram_worker
+        from sglang.srt.speculative.ngram_info import NgramVerifyInput
+
+        requests, nodes, places = len(batch.reqs), worker.draft_token_num, batch.req_pool_indices
+        chain, _ = self._drafts.draft(nodes - 1, self._text, self._one[:requests], places)
+        tokens = torch.cat([last.newest(batch)[:, None], chain.long()], 1).flatten()
+        index, following, siblings = _links(requests, nodes, worker.device)
+        ends = batch.seq_lens + nodes
+        batch.forward_mode = ForwardMode.TARGET_VERIFY
+        batch.input_ids = tokens
+        batch.out_cache_loc = ngram_worker.assign_extend_cache_locs_func(
+            req_pool_indices=places,
+            req_to_token=batch.req_to_token_pool.req_to_token,
+            start_offset=batch.seq_lens,
+            end_offset=ends,
+            batch_size=requests,
+            draft_token_num=nodes,
+            device=worker.device,
+        )
+        batch.spec_info = NgramVerifyInput(
+            draft_token=tokens,
+            custom_mask=worker.tree_mask_batch[requests],  # not read
+            positions=(batch.seq_lens[:, None] + index[0]).flatten(),
+            retrieve_index=index,
+            retrieve_next_token=following,
+            retrieve_next_sibling=siblings,
+            draft_token_num=nodes,
+        )
+
+    def warm_up(self) -> None:
+        """Compile the kernels; writes to the first row."""
+        import torch
+
+        places = torch.zeros(1, dtype=torch.int64, device=self._text.device)
+        for columns in (1, self._drafts.most + 1):
+            tokens = torch.ones(1, columns, dtype=torch.int32, device=places.device)
+            given = self._kept, self._text, self._vocabulary, places
+            _, new, _ = self._drafts.append(tokens, *given)
+        self._drafts.search(self._text, 1, places, plain=True)
+        for drafted in (0, self._drafts.most):
+            self._drafts.draft(drafted, self._text, new, places)
+        self._drafts.forget()
+
+
+@lru_cache(512)
+def _links(requests: int, nodes: int, device: Any) -> "tuple[Tensor, Tensor, Tensor]":  # noqa: ANN401
+    """Of chains: numbers of their nodes, of the next node in each, and no siblings; all [B, N]."""
+    import torch
+
+    index = torch.arange(requests * nodes, device=device).view(requests, nodes)
+    following = torch.arange(1, nodes + 1, device=device).repeat(requests, 1)
+    following[:, -1] = -1
+    return index, following, torch.full_like(index, -1)
