@@ -7,12 +7,13 @@ of a step or two ago and from measured step times; 0 makes a plain step.
 
 from collections.abc import Callable, Sequence
 
-from graft.integrations.step_times import StepTimes, kind_of
+from graft.integrations.step_times import DISTURBED, DRAFTED, StepTimes, kind_of
 
 PROBED = 32  # steps without drafts after which they are tried, where no rates arrive
 FIRST_RATE, KEPT = 0.5, 0.95  # the acceptance rate before any draft; its weight a step later
 SHORTEST = 1e-9  # seconds
 FIRST_TRIAL, LAST_TRIAL = 4, 512  # steps between two trials of other widths; they double
+WAITS = 4.0  # plain steps right after drafts that their mean is of
 RECENT = 0.98  # weight of a step one step later, in the tokens per second of the run
 
 
@@ -20,7 +21,8 @@ class DraftWidth:
     """Chooses the number of draft tokens with the most tokens per second.
 
     The time of a step is worth the tokens that the run generates in it on average: weighing each
-    step by itself would cut good drafts short and pad the others.
+    step by itself would cut good drafts short and pad the others. The plain step right after drafts
+    takes longer; who begins to draft will stop, so that counts where drafts begin.
     """
 
     def __init__(self, max_width: int, fewest: int = 1) -> None:
@@ -30,7 +32,7 @@ class DraftWidth:
         between = (each for each in powers if fewest <= each < max_width)
         self._widths = sorted({0, max_width, *between})
         self._times = StepTimes()
-        self._waiting: StepTimes | None = None  # of plain steps right after drafts
+        self._wait = 0.0  # seconds by which a plain step right after drafts takes longer
         self._tokens = self._seconds = 0.0  # of recent steps
         self._right = self._wrong = 0.0
         self._plain = 0  # steps in a row
@@ -49,9 +51,12 @@ class DraftWidth:
             return False
         waited, self._drafted = self._drafted and not width, width > 0
         if waited:
-            self._waiting = self._waiting or StepTimes()
-        times = self._waiting if waited and self._waiting else self._times
-        counted = times.observe(len(counts), width, seconds)
+            usual = self._times.seconds(len(counts), 0)
+            longer = min(max(seconds - usual, 0.0), DISTURBED * (usual + self._wait) - usual)
+            self._wait += (longer - self._wait) / WAITS
+            counted = usual + longer
+        else:
+            counted = self._times.observe(len(counts), width, seconds)
         self._tokens = RECENT * self._tokens + sum(counts)
         self._seconds = RECENT * self._seconds + counted
         if width:
@@ -81,28 +86,23 @@ class DraftWidth:
             expected = accepted_at([self._observed_rate()] * requests)
         plain = max(self._times.seconds(requests, 0), SHORTEST)
         speed = max(self._tokens / max(self._seconds, SHORTEST), requests / plain)
-        wait = self._wait(requests) if self._plain else 0.0
+        wait = self._wait if self._plain else 0.0
 
         def gain(width: int) -> float:
             seconds = self._times.seconds(requests, width) + (wait if width else 0.0)
             return expected(width) - speed * seconds
 
-        best = self._trial(max(self._widths, key=gain), requests)
+        best = max(self._widths, key=gain)
+        if best or expected(self._widths[-1]) > speed * (DRAFTED * plain + wait):
+            best = self._trial(best, requests)
         best = best or (self._widths[1] if probing else 0)
         self._plain = 0 if best else self._plain + 1
         return best
 
-    def _wait(self, requests: int) -> float:
-        """Seconds by which the plain step after drafts is longer. Who begins to draft will stop, so
-        they count where drafts begin."""
-        if self._waiting is None:
-            return 0.0
-        longer = self._waiting.seconds(requests, 0) - self._times.seconds(requests, 0)
-        return max(longer, 0.0)
-
     def _trial(self, best: int, requests: int) -> int:
         """Now and then another width whose time is known least: no drafts, or one beside the best.
-        Without a plain step it is not known what drafts cost."""
+        Without a plain step it is not known what drafts cost. Drafts are not tried where they would
+        not pay if a step were hardly longer with them."""
         kind = kind_of(requests)
         left, pause = self._trials.get(kind, (FIRST_TRIAL, FIRST_TRIAL))
         if left:
