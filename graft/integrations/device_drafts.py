@@ -46,7 +46,7 @@ class DeviceDrafts:
             lengths = self._on_device([(place, len(tokens)) for place, tokens in rows.items()])
             target, count = lengths.unbind(1)
             self._state.lengths[target] = count.to(self._state.lengths.dtype)
-            self._state.drafted[target] = 0
+            self._state.drafted.index_fill_(0, target, 0)  # assigning a number would wait
 
     def append(  # noqa: PLR0913
         self,

@@ -187,6 +187,10 @@ class WorkerDrafts:
         del self.trees
 
     @cached_property
+    def _context_length(self) -> int:
+        return self.model_runner.model_config.context_len
+
+    @cached_property
     def pace(self) -> Pace:
         """Draft tokens of the next step."""
         return Pace(self.draft_token_num - 1)
@@ -287,6 +291,8 @@ class WorkerDrafts:
         """
         if not self._sizes or needs_host(batch):
             return self.draft_token_num - 1, None
+        if int(batch.seq_lens_cpu.max()) + self.draft_token_num > self._context_length:
+            return 0, 0  # FlashAttention's table of pages has no room for more than the context
         if self.chains:
             expected = accepted_at(self.chains.rates(batch))
             width, _ = self.pace.choose(len(batch.reqs), expected)

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from graft.integrations.device_drafts import DeviceDrafts
-from graft.integrations.row_texts import room, row_text
+from graft.integrations.row_texts import BORDER, room, row_text
 from graft.integrations.sglang_fields import Texts
 from graft.integrations.sglang_steps import LastStep
 
@@ -24,10 +24,13 @@ TEXT = "graft_text"  # attribute of requests: what their rows begin with
 
 
 def wants_only_chains(worker: Any) -> bool:  # noqa: ANN401
-    """Whether an SGLang worker of ours wants chains from each request's own texts, and no mask."""
-    attention = type(worker.model_runner.attn_backend).__name__
+    """Whether an SGLang worker of ours wants chains from each request's own texts, and neither its
+    attention nor its positions (those of images are computed on the host) need more."""
+    runner, attention = worker.model_runner, worker.model_runner.attn_backend
     pool = os.environ.get("GRAFT_POOL", "off") != "off"
-    return worker.topk == 1 and attention in CAUSAL and worker.corpora.empty and not pool
+    on_device = type(attention).__name__ in CAUSAL and not attention.needs_cpu_seq_lens
+    own_texts = worker.corpora.empty and not pool
+    return worker.topk == 1 and on_device and own_texts and not runner.model_config.model_is_mrope
 
 
 def chains_of(worker: Any) -> "Chains":  # noqa: ANN401
@@ -68,6 +71,7 @@ class Chains:
                 given = [each for each in (*texts.documents, texts.prediction) if each]
                 setattr(request, TEXT, row_text(request.rid, given))
             tokens = torch.tensor([*request.origin_input_ids, *request.output_ids]).int()
+            tokens = tokens.where(tokens < self._vocabulary, BORDER)  # others stand for images
             before = getattr(request, TEXT)
             rows[place] = tokens if before is None else torch.cat([before, tokens])
         self._drafts.write(self._text, rows)

@@ -77,7 +77,18 @@ def compile_kernels(worker: Any, widths: Sequence[int]) -> None:  # noqa: ANN401
         nothing = torch.zeros(requests, dtype=torch.int32, device=device)
         places = nothing.long()
         assign_req_to_token_pool_func(places, pool.req_to_token, nothing, nothing, places, requests)
-        for nodes in (width + 1 for width in widths if width):
+        for nodes in (width + 1 for width in widths):
+            ngram_worker.assign_extend_cache_locs_func(
+                req_pool_indices=places,
+                req_to_token=pool.req_to_token,
+                start_offset=places,
+                end_offset=places + nodes,
+                batch_size=requests,
+                draft_token_num=nodes,
+                device=device,
+            )
+            if nodes == 1:
+                continue
             batch = SimpleNamespace(
                 seq_lens=places,
                 req_pool_indices=places,

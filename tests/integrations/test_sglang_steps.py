@@ -423,6 +423,20 @@ def test_all_tokens_are_the_models_in_steps_of_every_size(copies, found_on, monk
     assert not waited or (found_on == "host" and (copies or waited < 0.15 * len(worker.ran)))
 
 
+def test_no_drafts_reach_beyond_the_context():
+    """Pages of FlashAttention's table that are beyond it belong to the next request."""
+    worker, running = Worker({}, None, on_device=False), request("a", 0, range(300))
+    worker.trees.expected = lambda *_, **__: accepted_at([0.9])
+    drafted = {}
+    for length in (300, 801 - NODES):
+        batch = batch_of(running)
+        batch.seq_lens_cpu = torch.tensor([length])
+        steps.know_lengths([running], [length])
+        drafted[length], _ = worker._draft_tokens(batch)
+    assert drafted[300] > 0
+    assert drafted[801 - NODES] == 0
+
+
 def test_steps_keep_one_size_where_sglangs_options_need_it(monkeypatch):
     made = SimpleNamespace(mambaish_config=lambda config: config)
     monkeypatch.setitem(sys.modules, "sglang.srt.configs.hybrid_arch", made)

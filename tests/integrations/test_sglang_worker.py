@@ -404,12 +404,26 @@ def test_a_store_of_no_corpora_finds_nothing():
 
 
 class FlashAttentionBackend:
-    """SGLang's, whose attention to chains reads no mask."""
+    """SGLang's, whose attention to chains reads no mask and no lengths on the host."""
+
+    needs_cpu_seq_lens = False
+
+
+class ShardedBackend(FlashAttentionBackend):
+    """The same name does not suffice."""
+
+    needs_cpu_seq_lens = True
+
+
+ShardedBackend.__name__ = FlashAttentionBackend.__name__
 
 
 def test_chains_are_found_on_the_device_if_they_are_all_that_is_wanted(monkeypatch):
-    def only_chains(*, topk=1, attention=FlashAttentionBackend, corpus=None, pool="off"):
+    def only_chains(
+        *, topk=1, attention=FlashAttentionBackend, corpus=None, pool="off", mrope=False
+    ):
         worker = Worker(corpus=corpus)
+        worker.model_runner.model_config.model_is_mrope = mrope
         worker.topk, worker.model_runner.attn_backend = topk, attention()
         monkeypatch.setenv("GRAFT_POOL", pool)
         return wants_only_chains(worker)
@@ -417,6 +431,8 @@ def test_chains_are_found_on_the_device_if_they_are_all_that_is_wanted(monkeypat
     assert only_chains()
     assert not only_chains(topk=8)
     assert not only_chains(attention=object)
+    assert not only_chains(attention=ShardedBackend)
+    assert not only_chains(mrope=True)
     assert not only_chains(corpus=[DOCUMENT])
     assert not only_chains(pool="memory")
 

@@ -53,6 +53,7 @@ def attention_to_trees(native: ModuleType) -> None:
         return torch.cat(found)
 
     backend.forward_extend = forward_extend
+    backend.needs_cpu_seq_lens = False  # as FlashAttention
 
 
 def written_widths(steps: ModuleType) -> None:
