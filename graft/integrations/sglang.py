@@ -291,7 +291,8 @@ class WorkerDrafts:
         """
         if not self._sizes or needs_host(batch):
             return self.draft_token_num - 1, None
-        if int(batch.seq_lens_cpu.max()) + self.draft_token_num > self._context_length:
+        longest = max(batch.seq_lens_cpu.tolist(), default=0)
+        if longest + self.draft_token_num > self._context_length:
             return 0, 0  # FlashAttention's table of pages has no room for more than the context
         if self.chains:
             expected = accepted_at(self.chains.rates(batch))
