@@ -81,8 +81,17 @@ class DeviceDrafts:
 
         return draft_copies(text, counts, self._state, drafted, self.most, places)
 
-    def forget(self) -> None:
-        """Forget what became of drafts."""
+    def warm_up(self, text: "Tensor", vocabulary: int) -> None:
+        """Compile the kernels for texts of that shape; the first row of it is overwritten."""
+        import torch
+
+        discarded = torch.zeros(1, dtype=torch.bool, device=text.device)
+        for columns in (1, self.most + 1):
+            tokens = torch.ones(1, columns, dtype=torch.int32, device=text.device)
+            _, counts, _ = self.append(tokens, discarded, text, vocabulary)
+        self.search(text, 1, plain=True)
+        for drafted in (0, self.most):
+            self.draft(drafted, text, counts)
         self._state.seen.copy_(self._state.prior)
         self._state.drafted.zero_()
 
@@ -91,3 +100,27 @@ class DeviceDrafts:
 
         found = torch.tensor(pairs, pin_memory=self._device.type == "cuda")
         return found.to(self._device, non_blocking=True)
+
+
+class ReportedRates:
+    """Acceptance rates as the device reports them: by places, and without a wait."""
+
+    def __init__(self) -> None:
+        self._places: Mapping[str, int] = {}  # of requests, when they were read last
+
+    def read(self, reported: "Tensor", places: Mapping[str, int]) -> dict[str, float]:
+        """What was reported for requests that had these places when rates were read last; for
+        others that came or moved since, it is another's.
+
+        The device may write meanwhile, and at first it is anything: rates choose the next width
+        and nothing else.
+        """
+        from graft.kernels.copy_triton import RATE_UNIT
+
+        found, before = reported.tolist(), self._places
+        self._places = dict(places)
+        return {
+            name: min(max(found[place], 0), RATE_UNIT) / RATE_UNIT
+            for name, place in places.items()
+            if before.get(name) == place
+        }

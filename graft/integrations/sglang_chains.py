@@ -6,12 +6,11 @@ tokens and lengths can stay on the device, as they do in steps without drafts. A
 causal without a mask, because a mask's size depends on the lengths.
 """
 
-import os
 from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from graft.integrations.device_drafts import DeviceDrafts
+from graft.integrations.device_drafts import DeviceDrafts, ReportedRates
 from graft.integrations.row_texts import BORDER, room, row_text
 from graft.integrations.sglang_fields import Texts
 from graft.integrations.sglang_steps import LastStep
@@ -27,19 +26,16 @@ def wants_only_chains(worker: Any) -> bool:  # noqa: ANN401
     """Whether an SGLang worker of ours wants chains from each request's own texts, and neither its
     attention nor its positions (those of images are computed on the host) need more."""
     runner, attention = worker.model_runner, worker.model_runner.attn_backend
-    pool = os.environ.get("GRAFT_POOL", "off") != "off"
     on_device = type(attention).__name__ in CAUSAL and not attention.needs_cpu_seq_lens
-    own_texts = worker.corpora.empty and not pool
-    return worker.topk == 1 and on_device and own_texts and not runner.model_config.model_is_mrope
+    chains = worker.topk == 1 and not worker.trees.share_texts
+    return chains and on_device and not runner.model_config.model_is_mrope
 
 
 def chains_of(worker: Any) -> "Chains":  # noqa: ANN401
     """For its requests; the kernels are compiled."""
     config = worker.model_runner.model_config
     places, most = worker.req_to_token_pool.req_to_token.shape[0], worker.draft_token_num - 1
-    chains = Chains(places, config.context_len, most, config.vocab_size, worker.device)
-    chains.warm_up()
-    return chains
+    return Chains(places, config.context_len, most, config.vocab_size, worker.device)
 
 
 class Chains:
@@ -57,7 +53,8 @@ class Chains:
         self._one = torch.ones(places, dtype=torch.int32, device=device)
         self._rates = torch.zeros(places, dtype=torch.int32, device=device)
         self._reported = torch.zeros(places, dtype=torch.int32, pin_memory=on_gpu)
-        self._read: dict[str, int] = {}  # places of the requests whose rates were read last
+        self._settled = ReportedRates()
+        self._drafts.warm_up(self._text, vocabulary)
 
     def begin(self, batch: Any, read: Callable[[Any], Texts]) -> None:  # noqa: ANN401
         """Prompts are computed: write the tokens of each request that are known, behind its texts,
@@ -93,18 +90,10 @@ class Chains:
         self._reported.copy_(self._rates, non_blocking=True)
 
     def rates(self, batch: Any) -> list[float]:  # noqa: ANN401
-        """Acceptance rates of what was found for requests, without those that came since the last
-        call: there may be another's. The device may write meanwhile; they choose a width only."""
-        from graft.kernels.copy_triton import RATE_UNIT
-
-        found, before = self._reported.tolist(), self._read
+        """Acceptance rates of what was found for requests, as far as they are known."""
         places = batch.req_pool_indices_cpu.tolist()
-        self._read = {each.rid: place for each, place in zip(batch.reqs, places, strict=True)}
-        return [
-            found[place] / RATE_UNIT
-            for name, place in self._read.items()
-            if before.get(name) == place and found[place]
-        ]
+        by_name = {each.rid: place for each, place in zip(batch.reqs, places, strict=True)}
+        return [rate for rate in self._settled.read(self._reported, by_name).values() if rate]
 
     def verify_input(self, worker: Any, batch: Any, last: LastStep) -> None:  # noqa: ANN401
         """Make a batch that decodes one that verifies a chain of `draft_token_num` nodes each, as
@@ -139,20 +128,6 @@ class Chains:
             retrieve_next_sibling=siblings,
             draft_token_num=nodes,
         )
-
-    def warm_up(self) -> None:
-        """Compile the kernels; writes to the first row."""
-        import torch
-
-        places = torch.zeros(1, dtype=torch.int64, device=self._text.device)
-        for columns in (1, self._drafts.most + 1):
-            tokens = torch.ones(1, columns, dtype=torch.int32, device=places.device)
-            given = self._kept, self._text, self._vocabulary, places
-            _, new, _ = self._drafts.append(tokens, *given)
-        self._drafts.search(self._text, 1, places, plain=True)
-        for drafted in (0, self._drafts.most):
-            self._drafts.draft(drafted, self._text, new, places)
-        self._drafts.forget()
 
 
 @lru_cache(512)

@@ -85,6 +85,11 @@ class Trees:
         """Whether this request is indexed already."""
         return name in self._contexts
 
+    @property
+    def share_texts(self) -> bool:
+        """Whether requests also draft from texts of all."""
+        return bool(self._pools) or (self._corpora is not None and not self._corpora.empty)
+
     def warm_up(self) -> None:
         """Draft for an example, so that no request waits for kernels that are compiled."""
         corpora = self._corpora.like(EXAMPLE) if self._corpora else None

@@ -31,7 +31,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from graft.errors import InputError
-from graft.integrations.device_drafts import DeviceDrafts
+from graft.integrations.device_drafts import DeviceDrafts, ReportedRates
 from graft.integrations.draft_counters import DraftCounters
 from graft.integrations.draft_width import DraftWidth, accepted_at
 from graft.integrations.row_texts import room, row_text
@@ -112,26 +112,12 @@ class RowDrafts(DeviceDrafts):
         self.search(text, len(counts), plain=not drafted)
         return self.draft(drafted, text, counts)
 
-    def warm_up(self, text: "Tensor", vocabulary: int) -> None:
-        """Compile the kernels for texts of that shape; the first row of it is overwritten."""
-        import torch
-
-        sampled = torch.ones(1, self.most + 1, dtype=torch.int32, device=text.device)
-        discarded = torch.zeros(1, dtype=torch.bool, device=text.device)
-        for drafted in (self.most, *[0] * SEARCHED):
-            for columns in (1, self.most + 1):
-                tokens = sampled[:, :columns].contiguous()
-                _, counts, _ = self.append(tokens, discarded, text, vocabulary)
-            self.propose(drafted, text, counts)
-        self.forget()
-        self._plain = 0
-
 
 class Shared:
     """What vLLM's functions of this process cannot pass on."""
 
     rates: Mapping[str, float] | None = None  # acceptance rates that the device last reported
-    places: Mapping[str, int] = MappingProxyType({})  # of requests when it was read before
+    reported = ReportedRates()
     proposer: Any = None
 
 
@@ -141,20 +127,8 @@ def read_rates(
     scheduler_output: object,  # noqa: ARG001  nothing is trimmed
     places: Mapping[str, int],
 ) -> None:
-    """Takes the place of vLLM's trimming: read what is there, of the last step or one before.
-
-    The device may write meanwhile; the rates choose the next width and nothing else. What is there
-    for the place of a request that came or moved since the last time is another's.
-    """
-    from graft.kernels.copy_triton import RATE_UNIT
-
-    found = reported.tolist()  # at first anything
-    Shared.rates = {
-        name: min(max(found[place], 0), RATE_UNIT) / RATE_UNIT
-        for name, place in places.items()
-        if Shared.places.get(name) == place
-    }
-    Shared.places = dict(places)
+    """Takes the place of vLLM's trimming: read what is there, of the last step or one before."""
+    Shared.rates = Shared.reported.read(reported, places)
 
 
 def follow_rows(

@@ -422,10 +422,10 @@ def test_chains_are_found_on_the_device_if_they_are_all_that_is_wanted(monkeypat
     def only_chains(
         *, topk=1, attention=FlashAttentionBackend, corpus=None, pool="off", mrope=False
     ):
+        monkeypatch.setenv("GRAFT_POOL", pool)
         worker = Worker(corpus=corpus)
         worker.model_runner.model_config.model_is_mrope = mrope
         worker.topk, worker.model_runner.attn_backend = topk, attention()
-        monkeypatch.setenv("GRAFT_POOL", pool)
         return wants_only_chains(worker)
 
     assert only_chains()

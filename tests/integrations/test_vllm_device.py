@@ -12,6 +12,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 from graft.errors import InputError
 from graft.integrations import vllm_device
+from graft.integrations.device_drafts import ReportedRates
 from graft.integrations.vllm_device import (
     SEARCHED,
     RowDrafts,
@@ -147,7 +148,7 @@ def test_rows_follow_their_requests():
 
 def test_rates_are_read_without_waiting(monkeypatch):
     """What is there for a request that came or moved since is another's rate."""
-    for name, value in (("rates", None), ("places", {})):
+    for name, value in (("rates", None), ("reported", ReportedRates())):
         monkeypatch.setattr(Shared, name, value)
     reported = torch.tensor([RATE_UNIT // 2, -(2**30), 2**30, 7], dtype=torch.int32)
     read_rates(None, reported, None, {"a": 0, "b": 1, "c": 2})
@@ -225,7 +226,7 @@ def vllm(monkeypatch):
         monkeypatch.setitem(sys.modules, name, modules[name])
     resolve = OwnCompilation.resolve_cudagraph_mode_and_sizes
     monkeypatch.setattr(OwnCompilation, "resolve_cudagraph_mode_and_sizes", resolve)
-    for name, value in (("rates", None), ("places", {}), ("proposer", None)):
+    for name, value in (("rates", None), ("reported", ReportedRates()), ("proposer", None)):
         monkeypatch.setattr(Shared, name, value)
     monkeypatch.setenv(vllm_device.SWITCH, "1")
     letters = SimpleNamespace(encode=lambda text, **_: [ord(each) for each in text])
