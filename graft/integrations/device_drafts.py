@@ -7,9 +7,9 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-PRIOR = 4.0  # drafts of each match length that the first acceptance rate counts for
-DECAY = 0.999  # per step with drafts, of what was observed
-PLAIN_DECAY = 0.98  # per search without a draft, so that drafts are tried again
+PRIOR = 4.0  # matches of each length that the first acceptance rate counts for
+SEARCHED = 2  # plain steps of a run per search for copies
+FORGOTTEN, EVERY = 0.1, 64  # of what was seen of matches, and after how many searches
 
 
 class DeviceDrafts:
@@ -27,14 +27,16 @@ class DeviceDrafts:
 
         lengths = 1 << LONGEST.bit_length()  # match lengths, padded to a power of two
         length = torch.arange(lengths, device=device, dtype=torch.float32)
-        prior = torch.stack([length, torch.full_like(length, 2.0)]) * PRIOR / (length + 2)
-        self.most, self._state, self._device = most, DraftState(rows, prior, DECAY, device), device
+        self._prior = torch.stack([length, torch.full_like(length, 2.0)]) * PRIOR / (length + 2)
+        self.most, self._state, self._device = most, DraftState(rows, self._prior, device), device
+        self._searches = 0
 
     def move(self, text: "Tensor", moves: Sequence[tuple[int, int]]) -> None:
         """Move rows of text from places to others."""
         if moves:
             source, target = self._on_device(moves).unbind(1)
-            for each in (text, self._state.lengths, self._state.matched, self._state.drafted):
+            state = self._state
+            for each in (text, state.lengths, state.matched, state.drafted, state.guess):
                 each[target] = each[source]
 
     def write(self, text: "Tensor", rows: "Mapping[int, Tensor]") -> None:
@@ -46,7 +48,7 @@ class DeviceDrafts:
             lengths = self._on_device([(place, len(tokens)) for place, tokens in rows.items()])
             target, count = lengths.unbind(1)
             self._state.lengths[target] = count.to(self._state.lengths.dtype)
-            self._state.drafted.index_fill_(0, target, 0)  # assigning a number would wait
+            self._state.matched.index_fill_(0, target, 0)  # assigning a number would wait
 
     def append(  # noqa: PLR0913
         self,
@@ -63,14 +65,13 @@ class DeviceDrafts:
             sampled, discarded, text, self._state, vocabulary, self.most + 1, places
         )
 
-    def search(
-        self, text: "Tensor", rows: int, places: "Tensor | None" = None, *, plain: bool
-    ) -> None:
-        """Find what the texts of a batch may go on with, in a plain step or another."""
+    def search(self, text: "Tensor", rows: int, places: "Tensor | None" = None) -> None:
+        """Find what the texts of a batch may go on with."""
         from graft.kernels.copy_triton import search_copies
 
-        if plain:
-            self._state.seen.lerp_(self._state.prior, 1 - PLAIN_DECAY)
+        self._searches += 1
+        if self._searches % EVERY == 0:
+            self._state.seen.lerp_(self._prior, FORGOTTEN)
         search_copies(text, rows, self._state, places)
 
     def draft(
@@ -89,11 +90,11 @@ class DeviceDrafts:
         for columns in (1, self.most + 1):
             tokens = torch.ones(1, columns, dtype=torch.int32, device=text.device)
             _, counts, _ = self.append(tokens, discarded, text, vocabulary)
-        self.search(text, 1, plain=True)
+        self.search(text, 1)
         for drafted in (0, self.most):
             self.draft(drafted, text, counts)
-        self._state.seen.copy_(self._state.prior)
-        self._state.drafted.zero_()
+        self._state.seen.copy_(self._prior)
+        self._state.matched.zero_()
 
     def _on_device(self, pairs: Sequence[tuple[int, int]]) -> "Tensor":
         import torch

@@ -5,24 +5,22 @@ every request gets the same number of draft tokens, chosen from the acceptance r
 of a step or two ago and from measured step times; 0 makes a plain step.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
-from graft.integrations.step_times import DISTURBED, DRAFTED, StepTimes, kind_of
+from graft.integrations.step_times import DRAFTED, RISE, StepTimes
 
-PROBED = 32  # steps without drafts after which they are tried, where no rates arrive
+PROBED = 64  # steps without drafts after which they are tried, where no rates arrive
 FIRST_RATE, KEPT = 0.5, 0.95  # the acceptance rate before any draft; its weight a step later
-SHORTEST = 1e-9  # seconds
-FIRST_TRIAL, LAST_TRIAL = 4, 512  # steps between two trials of other widths; they double
-WAITS = 4.0  # plain steps right after drafts that their mean is of
-RECENT = 0.98  # weight of a step one step later, in the tokens per second of the run
+RECENT = 0.98  # weight of a step one step later, in the gain of the run
 
 
 class DraftWidth:
     """Chooses the number of draft tokens with the most tokens per second.
 
     The time of a step is worth the tokens that the run generates in it on average: weighing each
-    step by itself would cut good drafts short and pad the others. The plain step right after drafts
-    takes longer; who begins to draft will stop, so that counts where drafts begin.
+    step by itself would cut good drafts short and pad the others. Times are in plain steps of as
+    many requests, and tokens are those of one request.
     """
 
     def __init__(self, max_width: int, fewest: int = 1) -> None:
@@ -32,38 +30,21 @@ class DraftWidth:
         between = (each for each in powers if fewest <= each < max_width)
         self._widths = sorted({0, max_width, *between})
         self._times = StepTimes()
-        self._wait = 0.0  # seconds by which a plain step right after drafts takes longer
-        self._tokens = self._seconds = 0.0  # of recent steps
+        self._tokens = self._time = 0.0  # of recent steps
         self._right = self._wrong = 0.0
         self._plain = 0  # steps in a row
-        self._drafted = False  # the last step
-        self._again = False  # whether the trial of a plain step has a second one
-        self._trials: dict[int, tuple[int, int]] = {}  # by requests: steps to the next, and after
 
-    def observe(self, width: int, counts: Sequence[int], seconds: float) -> bool:
-        """Count a step: the tokens that each request generated with `width` draft tokens. Returns
-        whether it was as long as such steps in a row are.
-
-        A plain step right after drafts is not: the device waited, because the host had to know the
-        tokens of these.
-        """
+    def observe(self, width: int, counts: Sequence[int], seconds: float) -> None:
+        """Count a step: the tokens that each request generated with `width` draft tokens."""
         if not counts:
-            return False
-        waited, self._drafted = self._drafted and not width, width > 0
-        if waited:
-            usual = self._times.seconds(len(counts), 0)
-            longer = min(max(seconds - usual, 0.0), DISTURBED * (usual + self._wait) - usual)
-            self._wait += (longer - self._wait) / WAITS
-            counted = usual + longer
-        else:
-            counted = self._times.observe(len(counts), width, seconds)
-        self._tokens = RECENT * self._tokens + sum(counts)
-        self._seconds = RECENT * self._seconds + counted
+            return
+        requests, tokens = len(counts), sum(counts)
+        self._times.observe(requests, width, seconds)
+        self._tokens = RECENT * self._tokens + tokens / requests
+        self._time = RECENT * self._time + self._relative(requests, width)
         if width:
-            right = sum(count - 1 for count in counts)
-            self._right = KEPT * self._right + right
+            self._right = KEPT * self._right + tokens - requests
             self._wrong = KEPT * self._wrong + sum(count <= width for count in counts)
-        return not waited
 
     @property
     def widths(self) -> list[int]:
@@ -78,52 +59,56 @@ class DraftWidth:
         """
         if not requests:
             return self._widths[-1]
-        if self._again:
-            self._again = False
-            return 0
         probing = expected is None and self._plain >= PROBED
         if expected is None:
             expected = accepted_at([self._observed_rate()] * requests)
-        plain = max(self._times.seconds(requests, 0), SHORTEST)
-        speed = max(self._tokens / max(self._seconds, SHORTEST), requests / plain)
-        wait = self._wait if self._plain else 0.0
+        worth = max(self._tokens / self._time, 1.0) if self._time else 1.0
+        accepted = {width: expected(width) / requests for width in self._widths}
 
         def gain(width: int) -> float:
-            seconds = self._times.seconds(requests, width) + (wait if width else 0.0)
-            return expected(width) - speed * seconds
+            return accepted[width] - worth * self._relative(requests, width)
 
-        best = max(self._widths, key=gain)
-        if best or expected(self._widths[-1]) > speed * (DRAFTED * plain + wait):
-            best = self._trial(best, requests)
+        best = self._trial(requests, max(self._widths, key=gain), accepted, worth)
         best = best or (self._widths[1] if probing else 0)
         self._plain = 0 if best else self._plain + 1
         return best
 
-    def _trial(self, best: int, requests: int) -> int:
-        """Now and then another width whose time is known least: no drafts, or one beside the best.
-        Without a plain step it is not known what drafts cost. Drafts are not tried where they would
-        not pay if a step were hardly longer with them."""
-        kind = kind_of(requests)
-        left, pause = self._trials.get(kind, (FIRST_TRIAL, FIRST_TRIAL))
-        if left:
-            self._trials[kind] = left - 1, pause
-            return best
-        self._trials[kind] = pause, min(2 * pause, LAST_TRIAL)
+    def _trial(self, requests: int, best: int, accepted: dict[int, float], worth: float) -> int:
+        """The best width, or one that has to be measured first: no drafts, or those beside it.
+        Drafts are measured only where they would pay if a step were hardly longer with them."""
         place = self._widths.index(best)
-        others = {0, *self._widths[max(place - 1, 0) : place + 2]} - {best}
-        tried = min(others, key=lambda width: self._times.weight(requests, width))
-        self._again = tried == 0
-        return tried
+        if best:
+            measured = [best, 0, *self._widths[max(place - 1, 1) : place + 2]]
+        else:
+            least = {
+                width: accepted[width] - worth * (DRAFTED + RISE * requests * width)
+                for width in self._widths[1:]
+            }
+            likely = max(least, key=lambda width: least[width])
+            measured = [likely] if least[likely] > 0 else []
+        return next((each for each in measured if not self._times.settled(requests, each)), best)
+
+    def _relative(self, requests: int, width: int) -> float:
+        """The time of a step in plain steps."""
+        if not width:
+            return 1.0
+        return self._times.cost(requests, width) / self._times.cost(requests, 0)
 
     def _observed_rate(self) -> float:
         return (self._right + FIRST_RATE) / (self._right + self._wrong + 1.0)
 
 
 def accepted_at(rates: Sequence[float]) -> Callable[[int], float]:
-    """Draft tokens that are accepted of a number for each request, by the acceptance rates of
-    theirs; 0 without a draft."""
+    """Draft tokens that are accepted of a number for each request, by the acceptance rates of what
+    was found for them a step ago; 0 without a match. In the step between it has gone on, which
+    makes it more likely, or ended, which leaves a chance that something else is found: both
+    together are about (1 + rate) / 2 of it."""
+    groups = Counter(rates).items()
 
     def accepted(width: int) -> float:
-        return sum(rate * (1 - rate**width) / (1 - rate) if rate < 1 else width for rate in rates)
+        return sum(
+            count * (1 + rate) / 2 * (rate * (1 - rate**width) / (1 - rate) if rate < 1 else width)
+            for rate, count in groups
+        )
 
     return accepted

@@ -41,6 +41,7 @@ from graft.integrations.sglang_steps import (
     bound_lengths,
     compile_kernels,
     full_mask,
+    keep_chains_in_place,
     know_lengths,
     known_lengths,
     needs_host,
@@ -173,6 +174,8 @@ class WorkerDrafts:
 
     def start_steps(self) -> None:
         """Make what smaller steps need, once SGLang has made what full ones need."""
+        if self.topk == 1:
+            keep_chains_in_place()
         self._sizes = sizes_of(self, self.pace.widths[:-1])
         if self._sizes:
             compile_kernels(self, self.pace.widths)
@@ -254,14 +257,14 @@ class WorkerDrafts:
                 know_lengths(requests, lengths)
                 if self.chains:
                     self.chains.begin(batch, self._texts)
-                self._follow(batch, result.next_token_ids[:, None], None, plain=True)
+                self._follow(batch, result.next_token_ids[:, None], None, prompts=True)
             return result
         width, rests = self._draft_tokens(batch)
         self.pace.launched(width, rests)
         if not width:
             result = plain_step(self, batch, on_publish, self._sizes[0], self.last_step)
             bound_lengths(requests, lengths, 0)
-            self._follow(batch, result.next_token_ids[:, None], None, plain=True)
+            self._follow(batch, result.next_token_ids[:, None], None)
             if rests is not None:
                 self._update_ngram_corpus(batch)
             return result
@@ -273,15 +276,22 @@ class WorkerDrafts:
             know_lengths(requests, [None] * len(requests))
         following = result.next_draft_input
         tokens = following.accept_tokens.view(len(requests), -1)
-        self._follow(batch, tokens, following.accept_lens, plain=False)
+        self._follow(batch, tokens, following.accept_lens)
         as_full_trees(following, self.draft_token_num)
         return result
 
-    def _follow(self, batch: Any, tokens: Any, counts: Any, *, plain: bool) -> None:  # noqa: ANN401
-        """The new tokens [B, N] of a step, counts [B] of each request or all."""
+    def _follow(
+        self,
+        batch: Any,  # noqa: ANN401
+        tokens: Any,  # noqa: ANN401
+        counts: Any,  # noqa: ANN401
+        *,
+        prompts: bool = False,
+    ) -> None:
+        """The new tokens [B, N] of a step, counts [B] of each request or one of each."""
         self.last_step.note(batch, tokens, counts)
         if self.chains:
-            self.chains.follow(batch, tokens, counts, plain=plain)
+            self.chains.follow(batch, tokens, counts, prompts=prompts)
 
     def _draft_tokens(self, batch: Any) -> tuple[int, int | None]:  # noqa: ANN401
         """How many draft tokens each request gets, 0 for a plain step; after a search for copies on

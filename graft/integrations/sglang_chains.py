@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from graft.integrations.device_drafts import DeviceDrafts, ReportedRates
+from graft.integrations.device_drafts import SEARCHED, DeviceDrafts, ReportedRates
 from graft.integrations.row_texts import BORDER, room, row_text
 from graft.integrations.sglang_fields import Texts
 from graft.integrations.sglang_steps import LastStep
@@ -54,6 +54,8 @@ class Chains:
         self._rates = torch.zeros(places, dtype=torch.int32, device=device)
         self._reported = torch.zeros(places, dtype=torch.int32, pin_memory=on_gpu)
         self._settled = ReportedRates()
+        self._plain = 0  # steps in a row
+        self._found = False  # what the texts may go on with
         self._drafts.warm_up(self._text, vocabulary)
 
     def begin(self, batch: Any, read: Callable[[Any], Texts]) -> None:  # noqa: ANN401
@@ -73,8 +75,16 @@ class Chains:
             rows[place] = tokens if before is None else torch.cat([before, tokens])
         self._drafts.write(self._text, rows)
 
-    def follow(self, batch: Any, tokens: "Tensor", counts: "Tensor | None", *, plain: bool) -> None:  # noqa: ANN401
-        """The new tokens [B, N] of a batch, counts [B] of them or all. Finds what may be next."""
+    def follow(
+        self,
+        batch: Any,  # noqa: ANN401
+        tokens: "Tensor",
+        counts: "Tensor | None",
+        *,
+        prompts: bool = False,
+    ) -> None:
+        """The new tokens [B, N] of a batch, counts [B] of them or one of each. Finds what may be
+        next, in plain steps one time in SEARCHED; not behind prompts, as others decode besides."""
         import torch
 
         places, rows = batch.req_pool_indices, len(tokens)
@@ -84,16 +94,25 @@ class Chains:
             tokens = tokens.where(number < counts[:, None], -1)
         append = self._drafts.append
         _, new, _ = append(tokens, self._kept, self._text, self._vocabulary, places)
-        self._drafts.search(self._text, rows, places, plain=plain)
-        _, rates = self._drafts.draft(0, self._text, new, places)
-        self._rates[places] = rates
-        self._reported.copy_(self._rates, non_blocking=True)
+        self._plain = self._plain + 1 if counts is None else 0
+        self._found = not prompts and not self._plain % SEARCHED
+        if self._found:
+            self._drafts.search(self._text, rows, places)
+            _, rates = self._drafts.draft(0, self._text, new, places)
+            self._rates[places] = rates
+            self._reported.copy_(self._rates, non_blocking=True)
 
     def rates(self, batch: Any) -> list[float]:  # noqa: ANN401
         """Acceptance rates of what was found for requests, as far as they are known."""
         places = batch.req_pool_indices_cpu.tolist()
         by_name = {each.rid: place for each, place in zip(batch.reqs, places, strict=True)}
         return [rate for rate in self._settled.read(self._reported, by_name).values() if rate]
+
+    def draft(self, places: "Tensor", count: int) -> "Tensor":
+        """So many tokens for each of the requests at these places; 0 where nothing is found."""
+        if not self._found:
+            self._drafts.search(self._text, len(places), places)
+        return self._drafts.draft(count, self._text, self._one[: len(places)], places)[0]
 
     def verify_input(self, worker: Any, batch: Any, last: LastStep) -> None:  # noqa: ANN401
         """Make a batch that decodes one that verifies a chain of `draft_token_num` nodes each, as
@@ -104,7 +123,7 @@ class Chains:
         from sglang.srt.speculative.ngram_info import NgramVerifyInput
 
         requests, nodes, places = len(batch.reqs), worker.draft_token_num, batch.req_pool_indices
-        chain, _ = self._drafts.draft(nodes - 1, self._text, self._one[:requests], places)
+        chain = self.draft(places, nodes - 1)
         tokens = torch.cat([last.newest(batch)[:, None], chain.long()], 1).flatten()
         index, following, siblings = _links(requests, nodes, worker.device)
         ends = batch.seq_lens + nodes

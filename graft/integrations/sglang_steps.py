@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from graft.integrations.draft_width import DraftWidth
-from graft.integrations.step_times import DISTURBED, kind_of
+from graft.integrations.step_times import OUTLIER, kind_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -99,6 +99,14 @@ def compile_kernels(worker: Any, widths: Sequence[int]) -> None:  # noqa: ANN401
             ngram_worker.move_accept_tokens_to_target_kvcache(
                 batch, rejected, nothing, worker.token_to_kv_pool_allocator
             )
+
+
+def keep_chains_in_place() -> None:
+    """Let SGLang move no KV behind verifications: the accepted tokens of a tree's branch go behind
+    the text, and those of a chain are there."""
+    from sglang.srt.speculative import ngram_worker
+
+    ngram_worker.move_accept_tokens_to_target_kvcache = lambda *_: None
 
 
 def _powers(most: int) -> list[int]:
@@ -222,7 +230,7 @@ class SearchPrice:
         kind = kind_of(requests), searched
         count, mean = self._means.get(kind, (0, seconds))
         count = min(count + 1, COMPARED)
-        self._means[kind] = count, mean + (min(seconds, DISTURBED * mean) - mean) / count
+        self._means[kind] = count, mean + (min(seconds, OUTLIER * mean) - mean) / count
 
     def rest(self, requests: int) -> int:
         """Steps without a search for each with one."""
@@ -280,9 +288,9 @@ class Pace:
             return
         if alone:
             seconds = now - max(began, self._last)
-            counted = self._width.observe(width, counts, seconds)
+            self._width.observe(width, counts, seconds)
             following = self._launched[0][0] if self._launched else None
-            if counted and width == following == 0:  # the next one was prepared meanwhile
+            if width == following == 0:  # the next one was prepared meanwhile
                 self._price.observe(len(counts), seconds, searched=self._searched)
         self._last, self._searched = now, False
 
@@ -327,7 +335,6 @@ def plain_step(worker: Any, batch: Any, on_publish: Any, size: Size, last: LastS
         found = result.logits_output
         found.next_token_logprobs = found.next_token_logprobs.unsqueeze(1)
     tokens = result.next_token_ids
-    last.note(batch, tokens[:, None], None)
     one_each = _constant(1, requests, worker.device)
     return GenerationBatchResult(
         logits_output=result.logits_output,

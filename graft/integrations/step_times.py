@@ -1,71 +1,98 @@
-"""Seconds of another engine's steps by requests and draft tokens, learned from the steps seen.
+"""What another engine's steps cost by requests and draft tokens, learned from the steps seen.
 
-A step with drafts takes longer than a plain one for two reasons: its rows, and whatever an engine
-does for any draft. Inside vLLM that is much, because the host waits for the tokens of the step
-before. And beyond an engine's largest CUDA graph a step takes several times as long. So the mean of
-steps like one that is asked for counts, and where there are few of them, a plane through all steps:
-a constant, a summand for drafts, and a slope by rows. Recent steps count more.
+Costs are in units that all steps share: whatever slows all of them for a while, such as arriving
+requests, moves the unit (`_unit`, in seconds) and no cost. So plain steps that were timed in a slow
+moment can be compared with drafts that were timed later. A cost is the median of recent steps of
+its kind. Where a kind was not seen, the most similar one counts.
 """
 
-import numpy as np
+from collections import deque
+from math import log2
+from statistics import median
 
-RISE = 0.003  # of a step's time per additional row, before any measurement: on a GPU
-DRAFTED = 0.1  # of a step's time: what any draft adds before any measurement
-KEPT = 0.98  # weight of a step one step later
-# How many steps the values above count for: the constant, drafts, and squared rows.
-PRIOR = np.diag([0.01, 1.0, 32.0])
-PLANE = 0.5  # steps that the plane counts for beside the mean of like ones
-DISTURBED = 2.0  # times the expected seconds: longer steps count as so long
+RISE = 0.003  # of a plain step: what an additional row adds before any measurement, on a GPU
+DRAFTED = 0.1  # of a plain step: what any draft adds before any measurement
+KEPT = 31  # steps of a kind that its median is of
+FOLLOWED = 0.25  # of a step's deviation from its cost: what the unit follows
+SETTLED = 3  # steps of a kind after which its median is trusted
+STALE = 2000  # steps without one of a kind after which it is not
+OUTLIER = 3.0  # times the expected cost: longer steps count as so long
+
+Kind = tuple[int, int]  # of requests; draft tokens of each
 
 
 class StepTimes:
-    """Decayed means of steps with about as many requests, and a plane through all."""
+    """Costs of steps of each kind."""
 
     def __init__(self) -> None:
-        self._usual = np.array([1.0, DRAFTED, RISE])
-        self._plane: np.ndarray | None = None  # if fitted since the last step
-        self._weights, self._sums = np.zeros((3, 3)), np.zeros(3)
+        self._unit = 0.0  # seconds
         self._steps = 0
-        # By kind of requests and draft tokens: weight, seconds, last step
-        self._means: dict[tuple[int, int], tuple[float, float, int]] = {}
+        self._recent: dict[Kind, deque[float]] = {}
+        self._medians: dict[Kind, float] = {}
+        self._last: dict[Kind, int] = {}  # when a kind was seen
 
-    def observe(self, requests: int, width: int, seconds: float) -> float:
-        """Count a step in which so many requests had `width` draft tokens each; the seconds that
-        it counts for."""
-        row = _row(requests, width)
-        if self._steps:
-            seconds = min(seconds, DISTURBED * self.seconds(requests, width))
-        else:
-            self._usual = seconds * np.array([1.0, DRAFTED, RISE]) / (1 + RISE * requests)
+    def observe(self, requests: int, width: int, seconds: float) -> None:
+        """Count a step in which so many requests had `width` draft tokens each."""
         kind = kind_of(requests), width
-        weight, mean, _ = self._recent(kind)
+        expected = self.cost(requests, width)
+        if not self._steps:
+            self._unit = seconds / expected
+        cost = min(seconds / self._unit, OUTLIER * expected)
         self._steps += 1
-        self._means[kind] = weight + 1, mean + (seconds - mean) / (weight + 1), self._steps
-        self._weights = KEPT * self._weights + row[:, None] * row
-        self._sums = KEPT * self._sums + row * seconds
-        self._plane = None
-        return seconds
+        self._last[kind] = self._steps
+        recent = self._recent.setdefault(kind, deque(maxlen=KEPT))
+        if len(recent) >= SETTLED:
+            self._unit *= (max(cost, expected / OUTLIER) / expected) ** FOLLOWED
+        recent.append(cost)
+        self._medians[kind] = median(recent)
 
-    def seconds(self, requests: int, width: int) -> float:
-        """Expected of such a step; a plain step takes about 1 before any was seen."""
-        weight, mean, _ = self._recent((kind_of(requests), width))
-        if self._plane is None:
-            found = np.linalg.solve(self._weights + PRIOR, self._sums + PRIOR @ self._usual)
-            self._plane = np.maximum(found, 0.0)
-        expected = float(_row(requests, width) @ self._plane)
-        return (weight * mean + PLANE * expected) / (weight + PLANE)
+    def cost(self, requests: int, width: int) -> float:
+        """Expected of such a step; 1 of a plain one before any was seen."""
+        kind = kind_of(requests), width
+        known = self._medians.get(kind)
+        if known is not None:
+            return known
+        if not width:
+            return self._nearest_plain(kind[0])
+        rows = requests * width
+        others = [
+            (_distance(kind, other), cost / self._medians[other[0], 0], other)
+            for other, cost in self._medians.items()
+            if other[1] and (other[0], 0) in self._medians
+        ]
+        if others:
+            _, ratio, (power, drafted) = min(others)
+            ratio += RISE * (rows - drafted * min(1 << power, requests))
+        else:
+            ratio = 1.0 + DRAFTED + RISE * rows
+        return max(ratio, 1.0) * self.cost(requests, 0)
 
-    def weight(self, requests: int, width: int) -> float:
-        """How many such steps were seen, recent ones counting more."""
-        return self._recent((kind_of(requests), width))[0]
+    def settled(self, requests: int, width: int) -> bool:
+        """Whether enough such steps were seen not too long ago."""
+        kind = kind_of(requests), width
+        seen = len(self._recent.get(kind, ()))
+        return seen >= SETTLED and self._steps - self._last[kind] < STALE
 
-    def _recent(self, kind: tuple[int, int]) -> tuple[float, float, int]:
-        weight, mean, last = self._means.get(kind, (0.0, 0.0, 0))
-        return weight * KEPT ** (self._steps - last), mean, last
+    def _nearest_plain(self, power: int) -> float:
+        plain = [
+            (abs(other - power), cost)
+            for (other, width), cost in self._medians.items()
+            if not width
+        ]
+        if plain:
+            return min(plain)[1]
+        drafts = [
+            (abs(other - power), width, cost) for (other, width), cost in self._medians.items()
+        ]
+        if not drafts:
+            return 1.0
+        away, width, cost = min(drafts)
+        return cost / (1.0 + DRAFTED + RISE * width * (1 << power))
 
 
-def _row(requests: int, width: int) -> np.ndarray:
-    return np.array([1.0, float(width > 0), requests * (1.0 + width)])
+def _distance(kind: Kind, other: Kind) -> float:
+    """Between kinds with drafts."""
+    return abs(kind[0] - other[0]) + abs(log2((kind[1] + 1) / (other[1] + 1)))
 
 
 def kind_of(requests: int) -> int:

@@ -13,6 +13,9 @@ every request has all of them replays no CUDA graph of the whole model. `registe
 - the trimming: all requests get the same number of draft tokens, chosen one step ahead by
   `DraftWidth`, and the host waits for nothing. A plain step has none;
 - copies of lengths and counts that a plain step does not need;
+- what the host computes anew for each step with drafts: indices that depend on the number of
+  requests and draft tokens alone, and a function compiled at run time, whose guards take longer
+  than its few operations, and whose compilation takes as long as hundreds of steps;
 - the rounding of graph sizes to multiples of 1 + num_speculative_tokens with cudagraph_mode FULL,
   which needs none: so a plain step replays the graph that vLLM without speculation replays.
 
@@ -26,12 +29,13 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from graft.errors import InputError
-from graft.integrations.device_drafts import DeviceDrafts, ReportedRates
+from graft.integrations.device_drafts import SEARCHED, DeviceDrafts, ReportedRates
 from graft.integrations.draft_counters import DraftCounters
 from graft.integrations.draft_width import DraftWidth, accepted_at
 from graft.integrations.row_texts import room, row_text
@@ -39,13 +43,14 @@ from graft.integrations.versions import VLLM_DEVICE
 from graft.integrations.vllm_fields import Reader, tokenizer_of
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
     from torch import Tensor
 
 SWITCH = "GRAFT_VLLM"
 METHOD = "ngram_gpu"
-SEARCHED = 2  # plain steps per search for copies
 WIDEST_GAP = 0.25  # seconds between two outputs that belong to one run of steps
+CORRECTION = "update_num_computed_tokens_for_batch_change"  # vLLM's, of lengths after drafts
 SOURCE = "text"  # of all drafts: any text of the request
 
 logger = logging.getLogger(__name__)
@@ -109,7 +114,7 @@ class RowDrafts(DeviceDrafts):
         self._plain = 0 if drafted else self._plain + 1
         if self._plain % SEARCHED:
             return self._none[: len(counts)], None
-        self.search(text, len(counts), plain=not drafted)
+        self.search(text, len(counts))
         return self.draft(drafted, text, counts)
 
 
@@ -169,6 +174,8 @@ def proposer_of(base: type[Any]) -> type[Any]:
             self._columns, self._runner = 1, runner
             self._copy_counts = runner._copy_valid_sampled_token_count
             runner._copy_valid_sampled_token_count = self._copy_counts_of_drafts
+            metadata = metadata_of(runner._calc_spec_decode_metadata, runner.input_ids.gpu)
+            runner._calc_spec_decode_metadata = metadata
             Shared.proposer = self
 
         def load_model(self, *_: object, **__: object) -> None:
@@ -241,6 +248,25 @@ def _widen_rows(runner: Any) -> None:  # noqa: ANN401
 def _refuse_drafts_on_the_host(config: Any) -> None:  # noqa: ANN401
     if getattr(config, "disable_padded_drafter_batch", False):
         raise InputError(f"{SWITCH}=1 needs disable_padded_drafter_batch=False")
+
+
+def metadata_of(compute: Callable[..., Any], input_ids: "Tensor") -> Callable[..., Any]:
+    """vLLM's function that computes the metadata of drafts, which is remembered for steps of
+    requests that all decode with as many draft tokens. Their tokens are those in `input_ids`."""
+    remembered: dict[tuple[int, int], Any] = {}
+
+    def metadata(drafted: "np.ndarray", ends: "np.ndarray") -> Any:  # noqa: ANN401
+        requests, width = len(drafted), int(drafted[0])
+        rows = requests * (width + 1)
+        if not width or int(ends[-1]) != rows or (drafted != width).any():
+            return compute(drafted, ends)
+        known = remembered.get((requests, width))
+        if known is None:
+            known = remembered[requests, width] = compute(drafted, ends)
+        tokens = input_ids[:rows].view(requests, width + 1)[:, 1:].flatten()
+        return replace(known, draft_token_ids=tokens)
+
+    return metadata
 
 
 def scheduler_of(base: type[Any]) -> type[Any]:
@@ -319,11 +345,13 @@ def register() -> None:
         from vllm.config.compilation import CompilationConfig
         from vllm.v1.core.sched import async_scheduler
         from vllm.v1.spec_decode import ngram_proposer_gpu as search
+        from vllm.v1.spec_decode import utils
 
         found, scheduler = search.NgramProposerGPU, async_scheduler.AsyncScheduler
         resolve = CompilationConfig.resolve_cudagraph_mode_and_sizes
         _ = search.update_scheduler_for_invalid_drafts, scheduler._update_after_schedule
         _ = search.update_ngram_gpu_tensors_incremental
+        compiled = getattr(utils, CORRECTION)
     except (ImportError, AttributeError) as error:
         raise InputError(
             f"{SWITCH}=1 needs a vLLM with the speculative method {METHOD}, such as 0.24"
@@ -336,8 +364,10 @@ def register() -> None:
         "update_ngram_gpu_tensors_incremental": follow_rows,
     }
     vars(search).update(replaced)
+    uncompiled = {CORRECTION: getattr(compiled, "_torchdynamo_orig_callable", compiled)}
+    vars(utils).update(uncompiled)
     runner = sys.modules.get("vllm.v1.worker.gpu_model_runner")
     if runner is not None:
-        vars(runner).update(replaced)
+        vars(runner).update(replaced | uncompiled)
     async_scheduler.AsyncScheduler = scheduler_of(scheduler)
     CompilationConfig.resolve_cudagraph_mode_and_sizes = graph_sizes_of(resolve)

@@ -1,8 +1,9 @@
 """Copies found on the device: for every row of a batch the latest longest match of its last tokens.
 
 Nothing waits for the host, and a step takes three launches: `append_sampled` adds what was sampled
-to the text and counts the fate of the last drafts, `search_copies` finds matches in parallel parts,
-and `draft_copies` writes the tokens behind them.
+to the text and counts whether the tokens behind the last match were right, `search_copies` finds
+matches in parallel parts, and `draft_copies` writes the tokens behind them. Matches are also
+checked where nothing was drafted: their first token is compared with the next of the text.
 """
 
 import torch
@@ -12,7 +13,6 @@ from torch import Tensor
 
 LONGEST = 16  # tokens of a match that are compared
 BLOCK = 1024  # positions of a program
-OBSERVED = 64  # rows whose last drafts are counted at a time
 RATE_UNIT = 1024  # acceptance rates leave the device as integers of 1 / RATE_UNIT
 
 
@@ -22,12 +22,13 @@ class DraftState:
     `places` says which row of text belongs to each row of a batch: the same one, unless told.
     """
 
-    def __init__(self, rows: int, prior: Tensor, decay: float, device: torch.device) -> None:
-        self.prior, self.seen, self.decay = prior, prior.clone(), decay  # [2, lengths]
+    def __init__(self, rows: int, prior: Tensor, device: torch.device) -> None:
+        self.seen = prior.clone()  # [2, lengths]: right and wrong tokens behind matches
         self.places = torch.arange(rows, device=device)
         self.best = torch.zeros(rows, dtype=torch.int64, device=device)
-        self.lengths, self.matched, self.drafted = (
-            torch.zeros(rows, dtype=torch.int32, device=device) for _ in range(3)
+        # Of the text; of the last match, 0 once it is checked; its draft; the token behind it
+        self.lengths, self.matched, self.drafted, self.guess = (
+            torch.zeros(rows, dtype=torch.int32, device=device) for _ in range(4)
         )
 
 
@@ -45,7 +46,7 @@ def append_sampled(  # noqa: PLR0913
 
     Returns the last valid token [B] of each row, or else the last of its text; the number [B] of
     valid ones; and the sampled tokens with -1 for those of rows that are `discarded` [>= B]. -1 and
-    tokens beyond the vocabulary are not valid. `state.seen` counts what became of the last drafts.
+    tokens beyond the vocabulary are not valid. `state.seen` counts whether matches went on.
     """
     rows, columns = sampled.shape
     valid = torch.empty(rows, columns, dtype=sampled.dtype, device=sampled.device)
@@ -54,21 +55,18 @@ def append_sampled(  # noqa: PLR0913
     places = state.places if places is None else places
     _append_sampled[(rows,)](
         sampled, discarded, text, state.lengths, valid, counts, last, state.best, places,
-        text.stride(0), text.shape[1], sampled.stride(0), columns, vocabulary,
+        state.seen, state.matched, state.drafted, state.guess, text.stride(0), text.shape[1],
+        sampled.stride(0), columns, vocabulary, LENGTHS=state.seen.shape[1],
         WIDTH=triton.next_power_of_2(max_columns), num_warps=1,
     )  # fmt: skip
-    if columns > 1:  # of a step with drafts
-        _observe[(1,)](
-            counts, state.seen, state.prior, state.matched, state.drafted, places, rows,
-            state.decay, OBSERVED=OBSERVED, LENGTHS=state.seen.shape[1], num_warps=4,
-        )  # fmt: skip
     return last, counts, valid
 
 
 @triton.jit(do_not_specialize=["sampled_row", "columns"])
 def _append_sampled(
-    sampled, discarded, text, lengths, valid, counts, last, best, places, text_row, most,
-    sampled_row, columns, vocabulary, WIDTH: tl.constexpr,
+    sampled, discarded, text, lengths, valid, counts, last, best, places, seen, matched, drafted,
+    guess, text_row, most, sampled_row, columns, vocabulary, LENGTHS: tl.constexpr,
+    WIDTH: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     place = tl.load(places + row)
@@ -88,33 +86,16 @@ def _append_sampled(
     tl.store(start + target, token.to(text.dtype.element_ty), wanted)
     tl.store(lengths + place, tl.minimum(length + count, most))
     tl.store(best + place, tl.zeros((), tl.int64))
-
-
-@triton.jit(do_not_specialize=["rows"])
-def _observe(
-    counts, seen, prior, matched, drafted, places, rows, decay, OBSERVED: tl.constexpr,
-    LENGTHS: tl.constexpr,
-):  # fmt: skip
-    """Accepted and rejected tokens by match length; one program, so that sums have one order."""
-    kind = tl.arange(0, LENGTHS)
-    taken = tl.zeros((LENGTHS,), tl.float32)
-    missed = tl.zeros((LENGTHS,), tl.float32)
-    for first in range(0, rows, OBSERVED):
-        row = first + tl.arange(0, OBSERVED)
-        inside = row < rows
-        place = tl.load(places + row, inside, other=0)
-        count = tl.load(counts + row, inside, other=0)
-        tried = tl.load(drafted + place, inside, other=0)
-        accepted = tl.minimum(tl.maximum(count - 1, 0), tried)
-        rejected = (accepted < tried) & (count > 0)
-        same = tl.load(matched + place, inside, other=0)[:, None] == kind[None, :]
-        taken += tl.sum(tl.where(same, accepted[:, None], 0).to(tl.float32), 0)
-        missed += tl.sum(tl.where(same, rejected.to(tl.int32)[:, None], 0).to(tl.float32), 0)
-    for fate in tl.static_range(2):
-        entry = fate * LENGTHS + kind
-        usual = tl.load(prior + entry)
-        kept = usual + decay * (tl.load(seen + entry) - usual)
-        tl.store(seen + entry, kept + (taken if fate == 0 else missed))
+    match, tried = tl.load(matched + place), tl.load(drafted + place)
+    first = tl.sum(tl.where(column == 0, token, 0), 0)
+    goes_on = (first == tl.load(guess + place)).to(tl.int32)
+    right = tl.where(tried > 0, tl.minimum(count - 1, tried), goes_on)
+    known = (match > 0) & (count > 0)
+    wrong = (right < tl.maximum(tried, 1)).to(tl.int32)
+    tl.atomic_add(seen + match, right.to(tl.float32), known)
+    tl.atomic_add(seen + LENGTHS + match, wrong.to(tl.float32), known)
+    tl.store(matched + place, 0)
+    tl.store(drafted + place, 0)
 
 
 def search_copies(text: Tensor, rows: int, state: DraftState, places: Tensor | None = None) -> None:
@@ -145,9 +126,9 @@ def draft_copies(  # noqa: PLR0913
     rates = torch.empty(rows, dtype=torch.int32, device=text.device)
     _draft_copies[(rows,)](
         text, state.lengths, state.best, counts, state.seen, draft, rates, state.matched,
-        state.drafted, state.places if places is None else places, text.stride(0), drafted,
-        LENGTHS=state.seen.shape[1], UNIT=RATE_UNIT, WIDTH=triton.next_power_of_2(max(most, 1)),
-        num_warps=1,
+        state.drafted, state.guess, state.places if places is None else places, text.stride(0),
+        drafted, LENGTHS=state.seen.shape[1], UNIT=RATE_UNIT,
+        WIDTH=triton.next_power_of_2(max(most, 1)), num_warps=1,
     )  # fmt: skip
     return draft, rates
 
@@ -175,8 +156,8 @@ def _search(
 
 @triton.jit(do_not_specialize=["drafted"])
 def _draft_copies(
-    text, lengths, best, counts, seen, draft, rates, matched, tried, places, row_stride, drafted,
-    LENGTHS: tl.constexpr, UNIT: tl.constexpr, WIDTH: tl.constexpr,
+    text, lengths, best, counts, seen, draft, rates, matched, tried, guess, places, row_stride,
+    drafted, LENGTHS: tl.constexpr, UNIT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """The tokens behind a match, and how often tokens behind matches of its length are right."""
     row = tl.program_id(0).to(tl.int64)
@@ -187,10 +168,11 @@ def _draft_copies(
     period = tl.maximum(length - 1 - position, 1)
     column = tl.arange(0, WIDTH)
     source = text + place * row_stride + position + 1 + column % period
-    token = tl.load(source, (column < drafted) & (found > 0), other=0)
+    token = tl.load(source, (column <= tl.maximum(drafted - 1, 0)) & (found > 0), other=0)
     tl.store(draft + row * drafted + column, tl.maximum(token, 0).to(tl.int32), column < drafted)
     right, wrong = tl.load(seen + found), tl.load(seen + LENGTHS + found)
     rate = tl.where(found > 0, right / (right + wrong), 0.0)
     tl.store(rates + row, (rate * UNIT).to(tl.int32))
     tl.store(matched + place, found)
     tl.store(tried + place, tl.where(found > 0, drafted, 0))
+    tl.store(guess + place, tl.sum(tl.where(column == 0, token, 0), 0).to(tl.int32))

@@ -7,6 +7,7 @@ import torch
 
 pytest.importorskip("triton", reason="triton is not installed")
 
+from graft.integrations.device_drafts import SEARCHED
 from graft.integrations.sglang_chains import Chains
 from graft.integrations.sglang_fields import NO_TEXTS, Texts
 
@@ -31,15 +32,13 @@ def request(name, place, prompt):
     return SimpleNamespace(rid=name, place=place, origin_input_ids=prompt, output_ids=[])
 
 
-def follow(chains, batch, *tokens):
+def follow(chains, batch, *tokens, prompts=False):
     rows = torch.tensor(tokens, device=DEVICE)[:, None]
-    chains.follow(batch, rows, None, plain=True)
+    chains.follow(batch, rows, None, prompts=prompts)
 
 
 def drafted(chains, batch, count):
-    ones = torch.ones(len(batch.reqs), dtype=torch.int32, device=DEVICE)
-    places = batch.req_pool_indices
-    return chains._drafts.draft(count, chains._text, ones, places)[0].tolist()
+    return chains.draft(batch.req_pool_indices, count).tolist()
 
 
 def test_prompts_and_texts_of_requests_at_any_place_are_copied(chains):
@@ -62,9 +61,26 @@ def test_ids_that_stand_for_images_are_not_drafted(chains):
 def test_rates_are_those_of_requests_that_were_there_before(chains):
     old, new = request("a", 0, [1, 2, 3, 1]), request("b", 1, [4, 5, 4])
     chains.begin(batch_of(old, new), lambda _: NO_TEXTS)
-    follow(chains, batch_of(old, new), 2, 5)
+    follow(chains, batch_of(old, new), 2, 5, prompts=True)
+    for tokens in ((3, 4), (1, 5)):
+        follow(chains, batch_of(old, new), *tokens)
     assert chains.rates(batch_of(old)) == []
     assert len(chains.rates(batch_of(old, new))) == 1
     assert len(chains.rates(batch_of(old, new))) == 2
     moved = request("a", 2, old.origin_input_ids)
     assert len(chains.rates(batch_of(moved, new))) == 1
+
+
+def test_plain_steps_search_now_and_then_and_drafts_always_have_what_is_newest(chains):
+    searches, batch = [], batch_of(request("a", 0, [1, 2, 3, 4, 5, 6]))
+    search = chains._drafts.search
+    chains._drafts.search = lambda *given: searches.append(search(*given))
+    chains.begin(batch, lambda _: NO_TEXTS)
+    follow(chains, batch, 1, prompts=True)
+    for token in (2, 3, 4):
+        follow(chains, batch, token)
+        assert drafted(chains, batch, 1) == [[token + 1]]
+    assert len(searches) == 3
+    for token in (1, 2, 3, 4, 5, 6):
+        follow(chains, batch, token)
+    assert len(searches) == 3 + 6 // SEARCHED

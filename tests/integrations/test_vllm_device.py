@@ -1,6 +1,7 @@
 """Drafts found on the device for vLLM's asynchronous scheduling, their kernels interpreted."""
 
 import sys
+from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -14,10 +15,12 @@ from graft.errors import InputError
 from graft.integrations import vllm_device
 from graft.integrations.device_drafts import ReportedRates
 from graft.integrations.vllm_device import (
+    CORRECTION,
     SEARCHED,
     RowDrafts,
     Shared,
     follow_rows,
+    metadata_of,
     read_rates,
     register,
 )
@@ -159,8 +162,41 @@ def test_rates_are_read_without_waiting(monkeypatch):
     assert Shared.rates == {"a": 0.5}
 
 
+@dataclass
+class Metadata:
+    draft_token_ids: torch.Tensor
+    rows: tuple[int, ...]
+
+
+def test_metadata_of_equal_drafts_is_computed_once():
+    input_ids, computed = torch.arange(100, 140, dtype=torch.int32), []
+
+    def compute(drafted, ends):
+        computed.append(drafted.tolist())
+        starts = ends - drafted - 1
+        places = [range(a + 1, a + 1 + b) for a, b in zip(starts, drafted, strict=True)]
+        return Metadata(input_ids[[each for row in places for each in row]], tuple(ends))
+
+    metadata = metadata_of(compute, input_ids)
+    cases = [([3, 3], [4, 8]), ([3, 3], [4, 8]), ([1, 1, 1], [2, 4, 6]), ([3, 3], [4, 8])]
+    cases += [([3, 0], [4, 5]), ([3, 3], [5, 9]), ([0, 0], [1, 2]), ([3, 0], [4, 5])]
+    for drafted, ends in cases:
+        given = np.array(drafted), np.array(ends)
+        found, wanted = metadata(*given), compute(*given)
+        computed.pop()
+        assert found.draft_token_ids.tolist() == wanted.draft_token_ids.tolist()
+        assert found.rows == wanted.rows
+        input_ids += 1
+    assert computed == [[3, 3], [1, 1, 1], [3, 0], [3, 3], [0, 0], [3, 0]]
+
+
 class OwnProposer:
     pass
+
+
+@torch.compile(backend="eager")
+def corrected(*_: torch.Tensor) -> None:
+    """vLLM's correction of lengths."""
 
 
 class OwnRunner:
@@ -170,7 +206,11 @@ class OwnRunner:
         self.num_tokens_no_spec_gpu = torch.zeros(2, dtype=torch.int32, device=DEVICE)
         self.token_ids_gpu_tensor = torch.zeros(2, 64, dtype=torch.int32, device=DEVICE)
         self.input_batch = SimpleNamespace(prev_sampled_token_ids=None)
+        self.input_ids = SimpleNamespace(gpu=torch.zeros(64, dtype=torch.int32, device=DEVICE))
         self.copied = 0
+
+    def _calc_spec_decode_metadata(self, *_: object) -> None:
+        pass
 
     def _copy_valid_sampled_token_count(self, *_: object) -> None:
         self.copied += 1
@@ -214,6 +254,7 @@ def vllm(monkeypatch):
         "vllm.v1.spec_decode.ngram_proposer_gpu": {
             "NgramProposerGPU": OwnProposer, "update_scheduler_for_invalid_drafts": None,
             "update_ngram_gpu_tensors_incremental": None},
+        "vllm.v1.spec_decode.utils": {CORRECTION: corrected},
         "vllm.v1.worker.gpu_model_runner": {"NgramProposerGPU": OwnProposer},
     }  # fmt: skip
     modules = {}
@@ -255,6 +296,8 @@ def test_the_plug_in_replaces_vllms_search_once_and_only_if_asked(vllm, monkeypa
     register()
     replaced = search.NgramProposerGPU
     register()
+    for module in (runner, vllm["vllm.v1.spec_decode.utils"]):
+        assert getattr(module, CORRECTION) is corrected._torchdynamo_orig_callable
     assert search.NgramProposerGPU is runner.NgramProposerGPU is replaced
     assert runner.update_scheduler_for_invalid_drafts is read_rates
     assert issubclass(replaced, OwnProposer)

@@ -244,18 +244,13 @@ def recurrent_layers() -> None:
 def copies() -> None:
     """Drafts found on the device."""
     integers = ("text", "lengths", "counts", "draft", "matched", "tried", "sampled")
-    types = {name: "*i32" for name in (*integers, "valid", "last", "rates")}
-    types |= {
-        "best": "*i64",
-        "places": "*i64",
-        "seen": "*fp32",
-        "prior": "*fp32",
-        "rows": "i32",
-        "decay": "fp32",
-    }
-    compile_kernel(copy_triton._append_sampled, types={**types, "discarded": "*i1"}, WIDTH=16)
+    types = {name: "*i32" for name in (*integers, "valid", "last", "rates", "guess")}
+    types |= {"best": "*i64", "places": "*i64", "seen": "*fp32"}
     compile_kernel(
-        copy_triton._observe, types={**types, "drafted": "*i32"}, OBSERVED=64, LENGTHS=32
+        copy_triton._append_sampled,
+        types={**types, "discarded": "*i1", "drafted": "*i32"},
+        LENGTHS=32,
+        WIDTH=16,
     )
     compile_kernel(copy_triton._search, types=types, LONGEST=16, BLOCK=1024)
     compile_kernel(copy_triton._draft_copies, types=types, LENGTHS=32, UNIT=1024, WIDTH=16)

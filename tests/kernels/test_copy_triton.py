@@ -42,7 +42,7 @@ def placed(rows: list[list[int]], most: int) -> tuple[torch.Tensor, torch.Tensor
 
 def fresh_state(rows: int) -> DraftState:
     prior = torch.stack([torch.arange(32.0), torch.full((32,), 2.0)]).to(DEVICE)
-    return DraftState(rows, prior, 0.5, DEVICE)
+    return DraftState(rows, prior, DEVICE)
 
 
 def one_new(rows: list[list[int]]) -> torch.Tensor:
@@ -90,7 +90,7 @@ def test_rows_of_a_batch_may_have_other_places_in_the_text():
     assert (rates > 0).all()
     assert state.drafted.tolist() == [0, 2, 0, 2]
     append_sampled(draft, sampled[:, 0] < 0, text, state, 50, 4, places)
-    rejected = (state.seen - state.prior)[1]
+    rejected = (state.seen - fresh_state(4).seen)[1]
     assert rejected.sum() > 0  # two tokens and no third one: the second draft token was rejected
 
 
@@ -128,18 +128,31 @@ def test_tokens_beyond_the_vocabulary_are_not_valid():
     assert (last.tolist(), counts.tolist(), state.lengths.tolist()) == ([9], [1], [2])
 
 
-def test_accepted_and_rejected_drafts_are_counted_by_match_length(monkeypatch):
-    monkeypatch.setattr(copy_triton, "OBSERVED", 2)
-    state = fresh_state(4)
-    state.seen += 1.0
-    state.matched.copy_(torch.tensor([3, 5, 3, 0]))
-    state.drafted.copy_(torch.tensor([4, 2, 4, 0]))
-    text, state.lengths = placed([[1], [1], [1], [1]], 9)
-    sampled = torch.full((4, 5), -1, dtype=torch.int32, device=DEVICE)
-    sampled[0, :3], sampled[1, :3], sampled[3, :1] = 2, 2, 2
-    append_sampled(sampled, sampled[:, 0] < -1, text, state, 50, 5)
-    change = (state.seen - state.prior - 0.5).cpu()  # half of the addition above is forgotten
+def test_accepted_and_rejected_drafts_are_counted_by_match_length():
+    state = fresh_state(5)
+    state.matched.copy_(torch.tensor([3, 5, 3, 0, 3]))
+    state.drafted.copy_(torch.tensor([4, 2, 4, 0, 4]))
+    text, state.lengths = placed([[1], [1], [1], [1], [1]], 9)
+    sampled = torch.full((5, 5), -1, dtype=torch.int32, device=DEVICE)
+    sampled[0, :3], sampled[1, :3], sampled[3, :1], sampled[4, :2] = 2, 2, 2, 2
+    for _ in range(2):  # the second time nothing is left to count
+        append_sampled(sampled, sampled[:, 0] < -1, text, state, 50, 5)
+    change = (state.seen - fresh_state(5).seen).cpu()
     assert change[0].nonzero().flatten().tolist() == [3, 5]
-    assert change[0, [3, 5]].tolist() == [2.0, 2.0]
+    assert change[0, [3, 5]].tolist() == [3.0, 2.0]
     assert change[1].nonzero().flatten().tolist() == [3]  # the row without a token says nothing
-    assert change[1, 3].item() == 1.0
+    assert change[1, 3].item() == 2.0
+
+
+@pytest.mark.parametrize(("token", "right"), [(3, 1), (9, 0)])
+def test_matches_are_checked_without_drafts(token, right):
+    """What follows 1, 2 is compared with the next token."""
+    state = fresh_state(2)
+    text, state.lengths = placed([[1, 2, 3, 1, 2], [4]], 9)
+    search_copies(text, 2, state)
+    draft_copies(text, one_new([[], []]), state, 0, 7)
+    sampled = torch.tensor([[token], [4]], dtype=torch.int32, device=DEVICE)
+    for _ in range(2):
+        append_sampled(sampled, sampled[:, 0] < 0, text, state, 50, 8)
+    change = (state.seen - fresh_state(2).seen).cpu()
+    assert change.nonzero().tolist() == [[1 - right, 2]]
