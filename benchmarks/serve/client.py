@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 PATH = "/v1/chat/completions"
 STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 TIMEOUT = 600.0  # seconds
+IDLE = 2.0  # seconds of a connection kept: servers close theirs after 5
 TOO_MANY = 429
 REFUSED = (400, 404, 422)
 
@@ -43,7 +44,7 @@ def http_client(url: str, api_key: str | None) -> "httpx.AsyncClient":
     except ImportError:
         raise InputError("load needs httpx: pip install 'graftlm[bench]'") from None
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    limits = httpx.Limits(max_connections=None)
+    limits = httpx.Limits(max_connections=None, keepalive_expiry=IDLE)
     return httpx.AsyncClient(
         base_url=url.rstrip("/").removesuffix("/v1"),
         headers=headers,

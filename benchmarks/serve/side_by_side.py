@@ -6,40 +6,45 @@
         --server plain=http://127.0.0.1:8001 --server drafting=http://127.0.0.1:8002
 
 Servers answer OpenAI's API and may be vLLM, SGLang or `graft serve`. They should run on the same
-accelerator, with prefix caches off. A cell is a set of requests at a concurrency; each repeat has
-its own requests, and servers take it in turns, in the opposite order in every other repeat. The
-requests come from several processes, so that reading a stream does not limit the servers. Ratios
-are to the first server, by cell; greedy answers are compared with its answers to one client alone.
+accelerator, with prefix caches off. A cell is a set of requests at a concurrency; each repeat
+starts at another request, and servers take it in turns, in the opposite order in every other
+repeat. Clients run in several processes, so that reading a stream does not limit the servers, are
+connected before the time of a cell begins, and take requests from one queue. Ratios are to the
+first server, by cell; greedy answers are compared with its answers to one client alone. Where a
+cell needs more requests than its set has, requests repeat, and a drafter that keeps earlier answers
+finds theirs: write enough of them.
 """
 
 import argparse
 import asyncio
 import gzip
 import json
+import math
 import statistics
 import sys
-import time
+import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
-from multiprocessing import get_context
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import count, product
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import httpx
 
 from benchmarks.rows import rows_file
 from benchmarks.script import ended
-from benchmarks.serve.client import Streamed, http_client, served_model, stream
+from benchmarks.serve.client import Streamed, http_client, served_model
+from benchmarks.serve.clients import Clients
 from benchmarks.serve.load import percentiles
 from benchmarks.suites.task import read_suite, select
-from graft.bench.result_file import ResultFile
+from graft.bench.result_file import ResultFile, Row
 from graft.errors import InputError
 
 PROCESSES = 8  # of clients
 LEAST = 8  # requests of a cell
-WAVES = 2  # requests of a cell for each client
+WARM_UP = 16  # tokens of an answer before the first cell
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,35 +72,57 @@ def main() -> None:
             for each in options.requests:
                 file.writelines(json.dumps(row) + "\n" for row in written(each))
         return
-    sets: dict[str, list[list[dict]]] = defaultdict(list)
-    if not options.requests.exists():
-        raise InputError(f"no file {options.requests}; `write` makes it")
-    with gzip.open(options.requests, "rt", encoding="utf-8") as file:
-        for line in file:
-            row = json.loads(line)
-            sets[row["set"]].append(row["messages"])
+    check(options)
+    sets = read_sets(options.requests)
     servers = [replace(each, model=model_of(each)) for each in options.server]
-    clients = ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn"))
+    clients = Clients(min(PROCESSES, max(options.concurrency)))
     with clients, rows_file("side_by_side", options) as results:
-        run(servers, sets, options, results, clients)
+        Comparison(servers, sets, options, clients).run(results)
 
 
 def written(text: str) -> Iterator[dict[str, Any]]:
     """Requests of NAME=SUITE:DATA:COUNT[:CATEGORY,...], from all of the suite."""
     name, _, source = text.partition("=")
     try:
-        suite, data, count, *categories = source.split(":")
+        suite, data, wanted, *categories = source.split(":")
+        number = int(wanted)
     except ValueError:
         raise InputError(
             f"--requests takes NAME=SUITE:DATA:COUNT[:CATEGORY,...], not {text!r}"
         ) from None
     chosen = tuple(categories[0].split(",")) if categories else ()
-    for each in select(read_suite(suite, Path(data)), limit=None, split="all", categories=chosen)[
-        : int(count)
-    ]:
+    suite_requests = read_suite(suite, Path(data))
+    for each in select(suite_requests, limit=None, split="all", categories=chosen)[:number]:
         content = each.content
         messages = [{"role": "user", "content": content}] if isinstance(content, str) else content
         yield {"set": name, "messages": messages}
+
+
+def check(options: argparse.Namespace) -> None:
+    """InputError for numbers below 1 and for servers of the same name."""
+    for name in ("concurrency", "repeats", "waves", "max_tokens"):
+        given = getattr(options, name)
+        if min(given if isinstance(given, list) else [given]) < 1:
+            raise InputError(f"--{name.replace('_', '-')} takes 1 or more")
+    names = [server.name for server in options.server]
+    if len(set(names)) < len(names):
+        raise InputError(f"--server takes names that differ, not {', '.join(names)}")
+
+
+def read_sets(path: Path) -> dict[str, list[list[dict]]]:
+    """The messages of the requests, by the names of their sets."""
+    sets: dict[str, list[list[dict]]] = defaultdict(list)
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            for row in map(json.loads, file):
+                sets[row["set"]].append(row["messages"])
+    except FileNotFoundError:
+        raise InputError(f"no file {path}; `write` makes it") from None
+    except (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError) as error:
+        raise InputError(f"{path} is not what `write` writes ({error})") from None
+    if not sets:
+        raise InputError(f"{path} has no requests")
+    return sets
 
 
 def model_of(server: Server) -> str:
@@ -108,110 +135,132 @@ def model_of(server: Server) -> str:
     return asyncio.run(ask())
 
 
-def run(
-    servers: list[Server],
-    sets: dict[str, list[list[dict]]],
-    options: argparse.Namespace,
-    results: ResultFile,
-    clients: ProcessPoolExecutor,
-) -> None:
-    """All cells; a line with the ratios after each."""
-    for server in servers:  # compiles, and starts the processes
-        for at_once in options.concurrency:
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A set of requests at a concurrency, once."""
+
+    name: str
+    at_once: int
+    repeat: int
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.at_once} repeat {self.repeat}"
+
+
+@dataclass(slots=True)
+class Comparison:
+    """Servers and their requests; `alone` has answers of the first server to one client."""
+
+    servers: list[Server]
+    sets: dict[str, list[list[dict]]]
+    options: argparse.Namespace
+    clients: Clients
+    alone: dict[str, str] = field(default_factory=dict)
+
+    def run(self, results: ResultFile) -> None:
+        """All cells, repeat by repeat; a line after each, and for each over its repeats."""
+        began, limit = monotonic(), self.options.limit_seconds
+        left_out: list[str] = []
+        measured: dict[tuple[str, int], list[dict[str, Row]]] = defaultdict(list)
+        self.warm_up()
+        repeats = range(self.options.repeats)
+        for repeat, at_once, name in product(repeats, self.options.concurrency, self.sets):
+            cell = Cell(name, at_once, repeat)
+            if left_out or (limit is not None and monotonic() - began >= limit):
+                left_out.append(str(cell))
+                continue
+            rows = self.measure(cell, results)
+            measured[name, at_once].append(rows)
+            print(f"{cell}: {self.summary([rows])}", flush=True)
+        if left_out:
+            print(f"left out after {limit:g} s: {', '.join(left_out)}")
+        for (name, at_once), repeated in measured.items():
+            print(f"{name} {at_once}, repeats {len(repeated)}: {self.summary(repeated)}")
+
+    def warm_up(self) -> None:
+        """Let servers compile for each concurrency."""
+        for server, at_once in product(self.servers, self.options.concurrency):
             first = [
-                requests[i % len(requests)] for requests in sets.values() for i in range(at_once)
+                requests[i % len(requests)]
+                for requests in self.sets.values()
+                for i in range(at_once)
             ]
-            _answers(server, first[: 2 * at_once], at_once, 16, clients)
-    alone: dict[str, str] = {}  # answers of the first server to one client, by request
-    for at_once in options.concurrency:
-        for name, requests in sets.items():
-            speeds: dict[str, list[float]] = {server.name: [] for server in servers}
-            same: dict[str, list[bool]] = {server.name: [] for server in servers}
-            for repeat in range(options.repeats):
-                chosen = _turn(requests, max(LEAST, WAVES * at_once), repeat)
-                for server in servers if repeat % 2 == 0 else servers[::-1]:
-                    seconds, answers = _answers(
-                        server, chosen, at_once, options.max_tokens, clients
-                    )
-                    texts = [each.text for each in answers]
-                    if at_once == 1 and server is servers[0]:
-                        alone |= zip(map(json.dumps, chosen), texts, strict=True)
-                    equal = [
-                        alone[key] == text
-                        for key, text in zip(map(json.dumps, chosen), texts, strict=True)
-                        if key in alone
-                    ]
-                    row = figures(answers, seconds)
-                    speeds[server.name].append(row["tokens_per_second"])
-                    same[server.name] += equal
-                    cell = {"set": name, "concurrency": at_once, "repeat": repeat}
-                    same_row = {"compared": len(equal), "same": sum(equal)}
-                    results.row(cell | {"server": server.name} | row | same_row)
-            print(name, at_once, _summary(speeds, same), flush=True)
+            self.answers(server, first[: 2 * at_once], at_once, WARM_UP)
+
+    def measure(self, cell: Cell, results: ResultFile) -> dict[str, Row]:
+        """The rows of a cell by server."""
+        rows = {}
+        number = max(LEAST, self.options.waves * cell.at_once)
+        chosen = requests_of(self.sets[cell.name], number, cell.repeat)
+        keys = [json.dumps(messages) for messages in chosen]
+        for server in self.servers if cell.repeat % 2 == 0 else self.servers[::-1]:
+            seconds, answers = self.answers(server, chosen, cell.at_once, self.options.max_tokens)
+            texts = [each.text for each in answers]
+            if cell.at_once == 1 and server is self.servers[0]:
+                self.alone |= zip(keys, texts, strict=True)
+            equal = [
+                self.alone[key] == text
+                for key, text in zip(keys, texts, strict=True)
+                if key in self.alone
+            ]
+            place = {"set": cell.name, "concurrency": cell.at_once, "repeat": cell.repeat}
+            same = {"compared": len(equal), "same": sum(equal)}
+            rows[server.name] = place | {"server": server.name} | figures(answers, seconds) | same
+            results.row(rows[server.name])
+        return rows
+
+    def answers(
+        self, server: Server, chosen: list[list[dict]], at_once: int, max_tokens: int
+    ) -> tuple[float, list[Streamed]]:
+        """Seconds of all the requests, and the answers in order."""
+        forget(server)
+        common = {"model": server.model, "max_tokens": max_tokens, "temperature": 0}
+        bodies = [common | {"messages": messages} for messages in chosen]
+        seconds, answers = self.clients.answers(server.url, bodies, at_once)
+        for each in answers:
+            if each.error is not None or each.busy is not None:
+                raise InputError(f"{server.name} failed: {each.error or 'too many requests'}")
+        if not any(each.tokens for each in answers):
+            raise InputError(f"{server.name} answered {len(answers)} requests without a token")
+        return seconds, answers
+
+    def summary(self, repeats: list[dict[str, Row]]) -> str:
+        """By server: tokens per second, their ratio to the first server's, and equal answers."""
+        parts = []
+        for server in self.servers:
+            rows = [each[server.name] for each in repeats]
+            speeds = [row["tokens_per_second"] for row in rows]
+            first = [each[self.servers[0].name]["tokens_per_second"] for each in repeats]
+            ratios = [speed / base for speed, base in zip(speeds, first, strict=True)]
+            same, compared = (sum(row[key] for row in rows) for key in ("same", "compared"))
+            parts.append(
+                f"{server.name} {mean_and_range(speeds, 0)} tok/s {mean_and_range(ratios, 2)}, "
+                f"same {same}/{compared}"
+            )
+        return "; ".join(parts)
 
 
-def _turn(requests: list[list[dict]], count: int, repeat: int) -> list[list[dict]]:
-    """The requests of a repeat, none twice: the next ones, from the first again after the last."""
-    count = min(count, len(requests))
-    return [requests[(repeat * count + i) % len(requests)] for i in range(count)]
+def requests_of(requests: list[list[dict]], number: int, repeat: int) -> list[list[dict]]:
+    """So many requests, in turn; no two repeats start at the same one while others are left."""
+    step = next(n for n in count(number) if math.gcd(n, len(requests)) == 1)
+    return [requests[(repeat * step + i) % len(requests)] for i in range(number)]
 
 
-def _answers(
-    server: Server,
-    chosen: list[list[dict]],
-    at_once: int,
-    max_tokens: int,
-    clients: ProcessPoolExecutor,
-) -> tuple[float, list[Streamed]]:
-    """Seconds of the whole cell, and the answers in order."""
-    _forget(server)
-    bodies = [
-        {
-            "model": server.model,
-            "messages": messages,
-            "max_tokens": max_tokens,
-            "temperature": 0,
-        }
-        for messages in chosen
-    ]
-    shares = min(at_once, PROCESSES)
-    began = time.perf_counter()
-    parts = list(
-        clients.map(
-            answer_share,
-            [server] * shares,
-            [bodies[i::shares] for i in range(shares)],
-            [len(range(i, at_once, shares)) for i in range(shares)],
-        )
+def mean_and_range(values: list[float], digits: int) -> str:
+    """The geometric mean, and between which values, where they differ."""
+    mean, low, high = (
+        f"{value:.{digits}f}"
+        for value in (statistics.geometric_mean(values), min(values), max(values))
     )
-    seconds = time.perf_counter() - began
-    answers = [parts[i % shares][i // shares] for i in range(len(bodies))]
-    for each in answers:
-        if each.error is not None or each.busy is not None:
-            raise InputError(f"{server.name} failed: {each.error or 'too many requests'}")
-    return seconds, answers
+    return mean if low == high else f"{mean} ({low} to {high})"
 
 
-def answer_share(server: Server, bodies: list[dict], at_once: int) -> list[Streamed]:
-    """In a process of its own: so many requests at once, the answers in order."""
-
-    async def all_of_them() -> list[Streamed]:
-        places = asyncio.Semaphore(at_once)
-        async with http_client(server.url, None) as client:
-
-            async def answer(body: dict) -> Streamed:
-                async with places:
-                    return await stream(client, body)
-
-            return await asyncio.gather(*map(answer, bodies))
-
-    return asyncio.run(all_of_them())
-
-
-def _forget(server: Server) -> None:
+def forget(server: Server) -> None:
     """Empty the caches of a server that can (SGLang, whose NGRAM also knows earlier answers)."""
-    with httpx.Client(timeout=30) as client:
-        client.post(f"{server.url}/flush_cache")
+    try:
+        httpx.post(f"{server.url}/flush_cache", timeout=30)
+    except httpx.HTTPError as error:
+        raise InputError(f"{server.name} failed: {error or type(error).__name__}") from None
 
 
 def figures(answers: list[Streamed], seconds: float) -> dict[str, Any]:
@@ -232,20 +281,6 @@ def figures(answers: list[Streamed], seconds: float) -> dict[str, Any]:
     }
 
 
-def _summary(speeds: dict[str, list[float]], same: dict[str, list[bool]]) -> str:
-    first = next(iter(speeds.values()))
-    return "; ".join(
-        f"{name} {statistics.mean(values):.0f} tok/s "
-        f"{ratio(values, first):.2f}, same {sum(same[name])}/{len(same[name])}"
-        for name, values in speeds.items()
-    )
-
-
-def ratio(values: Iterable[float], base: Iterable[float]) -> float:
-    """Geometric mean of paired ratios."""
-    return statistics.geometric_mean(a / b for a, b in zip(values, base, strict=True))
-
-
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
@@ -261,7 +296,16 @@ def _options() -> argparse.Namespace:
     )
     send.add_argument("--concurrency", type=int, nargs="+", default=[1, 4, 16, 64])
     send.add_argument("--repeats", type=int, default=2)
+    send.add_argument(
+        "--waves",
+        type=int,
+        default=4,
+        help=f"requests of a cell per client, in all {LEAST} or more",
+    )
     send.add_argument("--max-tokens", type=int, default=128)
+    send.add_argument(
+        "--limit-seconds", type=float, help="begin no further cell so long after the start"
+    )
     send.add_argument("--out", type=Path)
     return parser.parse_args()
 

@@ -43,8 +43,8 @@ RECORDS = (HEADER, ROW, PROMPT, GOLD, LIKELIHOOD, ENGINE)
 # Settings that may differ between two runs that write to one file: they select what is measured.
 SELECTING = frozenset(
     ("batches", "categories", "cell", "command", "concurrency", "contexts", "data", "drafts",
-     "engines", "groups", "limit", "nodes", "out", "parts", "policies", "prompts", "repeats",
-     "sets", "split", "temperatures", "variants")
+     "engines", "groups", "limit", "limit_seconds", "nodes", "out", "parts", "policies", "prompts",
+     "repeats", "sets", "split", "temperatures", "variants")
 )  # fmt: skip
 # Fields that identify a row, by kind; other kinds have none: no row replaces another.
 KEYS = {

@@ -1,9 +1,12 @@
 """The scripts that measure a server: their sums, and kill -9 for real."""
 
+import gzip
 import json
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from tiny import tiny_engine, tiny_network
 
 from benchmarks.script import ended
 from benchmarks.serve import kill, side_by_side, throughput
+from benchmarks.serve.clients import Clients
 from graft.bench.result_file import read_results
 from graft.home import TEMPORARY
 from graft.models.prefix_files import checksum
@@ -75,7 +79,19 @@ def test_a_server_killed_under_load_damages_nothing(tmp_path, loaded_smollm2):
     assert min(row["under_way_when_killed"] for row in rows) > 0
 
 
-def test_servers_answer_the_same_requests_in_turns(server, monkeypatch, tmp_path, capsys):
+@pytest.fixture
+def call(monkeypatch):
+    """Runs side_by_side in this process, with two processes of clients."""
+    monkeypatch.setattr(side_by_side, "PROCESSES", 2)
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["side_by_side", *map(str, words)])
+        return ended(side_by_side.main)
+
+    return run
+
+
+def test_servers_answer_the_same_requests_in_turns(server, call, tmp_path, capsys):
     questions = [
         {"question_id": number, "category": "rag", "turns": [f"The cat {number} and the hen"]}
         for number in range(1, 5)
@@ -85,27 +101,37 @@ def test_servers_answer_the_same_requests_in_turns(server, monkeypatch, tmp_path
     lines = "".join(json.dumps(each) + "\n" for each in questions)
     (folder / "question.jsonl").write_text(lines)
     requests, out = tmp_path / "requests.jsonl.gz", tmp_path / "rows.jsonl"
-    monkeypatch.setattr(side_by_side, "ProcessPoolExecutor", InThreads)
-
-    def call(*words):
-        monkeypatch.setattr(sys, "argv", ["side_by_side", *map(str, words)])
-        return ended(side_by_side.main)
-
     assert not call("write", "--out", requests, "--requests", f"all=spec_bench:{folder}:3:rag")
-    sent = ["--requests", requests, "--max-tokens", 6, "--repeats", 2, "--concurrency", 1, 2]
+    sent = ["--requests", requests, "--max-tokens", 6, "--repeats", 2, "--concurrency", 1, 3]
     servers = [f"--server={name}={server.url}" for name in ("one", "two")]
     assert not call("run", *sent, *servers, "--out", out)
     rows = read_results(out).rows
-    order = [(row["concurrency"], row["repeat"], row["server"]) for row in rows]
-    turns = [(0, "one"), (0, "two"), (1, "two"), (1, "one")]
-    assert order == [(many, *turn) for many in (1, 2) for turn in turns]
-    assert all(row["same"] == row["compared"] == row["requests"] == 3 for row in rows[1:])
-    assert all(row["tokens"] == 18 for row in rows)
-    assert "one" in capsys.readouterr().out
+    order = [(row["repeat"], row["concurrency"], row["server"]) for row in rows]
+    turns = [(0, ("one", "two")), (1, ("two", "one"))]
+    assert order == [
+        (turn, many, name) for turn, names in turns for many in (1, 3) for name in names
+    ]
+    assert [row["requests"] for row in rows] == [8, 8, 12, 12] * 2
+    assert all(row["same"] == row["compared"] == row["requests"] for row in rows)
+    assert all(row["tokens"] == 6 * row["requests"] for row in rows)
+    lines = capsys.readouterr().out.splitlines()
+    starts = ["all 1 repeat 0: ", "all 3 repeat 0: ", "all 1 repeat 1: ", "all 3 repeat 1: "]
+    starts += ["all 1, repeats 2: ", "all 3, repeats 2: "]
+    assert len(lines) == len(starts)
+    assert all(map(str.startswith, lines, starts))
+    empty, other = tmp_path / "empty.gz", tmp_path / "other.gz"
+    empty.write_bytes(gzip.compress(b""))
+    other.write_bytes(b"{}")
     for words, message in (
         (["run", *sent, "--server=one=http://127.0.0.1:9"], "http://127.0.0.1:9 does not answer"),
         (["run", "--requests", tmp_path / "none", *servers], "`write` makes it"),
+        (["run", "--requests", empty, *servers], "has no requests"),
+        (["run", "--requests", other, *servers], "is not what `write` writes"),
+        (["run", *sent, *servers, "--waves", 0], "--waves takes 1 or more"),
+        (["run", *sent, *servers, "--concurrency", 4, 0], "--concurrency takes 1 or more"),
+        (["run", *sent, *servers, servers[0]], "takes names that differ"),
         (["write", "--out", requests, "--requests", "all"], "--requests takes NAME=SUITE"),
+        (["write", "--out", requests, "--requests", "all=a:b:c"], "--requests takes NAME=SUITE"),
     ):
         assert call(*words) == 1
         found = capsys.readouterr().err
@@ -114,8 +140,92 @@ def test_servers_answer_the_same_requests_in_turns(server, monkeypatch, tmp_path
         assert found.count("\n") == 1
 
 
-class InThreads(ThreadPoolExecutor):
-    """Clients in this process."""
+def test_repeats_start_at_different_requests():
+    requests = [[{"content": str(i)}] for i in range(6)]
+    for least in (4, 6, 8, 11):
+        repeats = [side_by_side.requests_of(requests, least, repeat) for repeat in range(6)]
+        assert all(len(each) == least for each in repeats)
+        assert len({each[0][0]["content"] for each in repeats}) == 6
 
-    def __init__(self, count, **_):
-        super().__init__(count)
+
+class Echo(ThreadingHTTPServer):
+    """An OpenAI server that repeats requests; "0" is held until `others` are answered."""
+
+    daemon_threads = True
+
+    def __init__(self, others=0):
+        super().__init__(("127.0.0.1", 0), EchoHandler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.others, self.calls, self.answered = others, [], 0
+        self.changed = threading.Condition()
+        self.waited_in_vain = False
+
+
+class EchoHandler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        self.server.calls.append("GET")
+        self.reply(json.dumps({"data": [{"id": "m"}]}))
+
+    def do_POST(self):
+        sent = json.loads(self.rfile.read(int(self.headers["content-length"])) or "{}")
+        if "messages" not in sent:
+            self.reply("")
+            return
+        self.server.calls.append("POST")
+        text, server = sent["messages"][0]["content"], self.server
+        with server.changed:
+            if text == "0":
+                enough = server.changed.wait_for(lambda: server.answered >= server.others, 30)
+                server.waited_in_vain |= not enough
+            server.answered += 1
+            server.changed.notify_all()
+        self.reply(f"data: {json.dumps({'choices': [{'delta': {'content': text}}]})}\n\n")
+
+    def reply(self, text):
+        self.send_response(200)
+        self.send_header("content-length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def echo():
+    with Echo() as running:
+        thread = threading.Thread(target=running.serve_forever)
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+def test_a_slow_request_holds_no_other_up_and_answers_are_in_order(echo):
+    bodies = [{"messages": [{"role": "user", "content": str(i)}]} for i in range(8)]
+    echo.others = 7
+    with Clients(2) as clients:
+        for at_once in (2, 3):
+            echo.calls, echo.answered = [], 0
+            _, answers = clients.answers(echo.url, bodies, at_once)
+            assert [each.text for each in answers] == [str(i) for i in range(8)]
+            assert echo.calls == ["GET"] * at_once + ["POST"] * 8
+    assert not echo.waited_in_vain
+
+
+def test_no_cell_begins_after_the_limit(echo, call, tmp_path, monkeypatch, capsys):
+    requests, out = tmp_path / "requests.jsonl.gz", tmp_path / "rows.jsonl"
+    rows = [{"set": name, "messages": [{"content": name}]} for name in ("chat", "rag")]
+    requests.write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
+    words = ["run", "--requests", requests, "--out", out, "--concurrency", 1, 2]
+    words += [f"--server=one={echo.url}"]
+    ticks = count()
+    monkeypatch.setattr(side_by_side, "monotonic", lambda: next(ticks))
+    assert not call(*words, "--limit-seconds", 6)
+    measured = [(row["set"], row["concurrency"], row["repeat"]) for row in read_results(out).rows]
+    first = [(name, many, 0) for many in (1, 2) for name in ("chat", "rag")]
+    assert measured == [*first, ("chat", 1, 1)]
+    left_out = "left out after 6 s: rag 1 repeat 1, chat 2 repeat 1, rag 2 repeat 1"
+    assert left_out in capsys.readouterr().out.splitlines()
