@@ -174,15 +174,18 @@ def proposer_of(base: type[Any]) -> type[Any]:
             self._columns, self._runner = 1, runner
             self._copy_counts = runner._copy_valid_sampled_token_count
             runner._copy_valid_sampled_token_count = self._copy_counts_of_drafts
-            metadata = metadata_of(runner._calc_spec_decode_metadata, runner.input_ids.gpu)
-            runner._calc_spec_decode_metadata = metadata
             Shared.proposer = self
 
         def load_model(self, *_: object, **__: object) -> None:
-            """Make room for documents in vLLM's rows, before it measures its memory, and load the
-            tokenizer, for those that are texts."""
+            """Make room for documents in vLLM's rows, before it measures its memory, load the
+            tokenizer, for those that are texts, and change what the runner has made by now."""
             self._reader.load()
-            _widen_rows(self._runner)
+            runner = self._runner
+            _widen_rows(runner)
+            # vLLM corrects its lengths request by request, and reads them nowhere: on the host
+            runner.num_tokens_no_spec_gpu = runner.num_tokens_no_spec_gpu.cpu().numpy()
+            metadata = metadata_of(runner._calc_spec_decode_metadata, runner.input_ids.gpu)
+            runner._calc_spec_decode_metadata = metadata
 
         def follow(
             self,
@@ -192,10 +195,7 @@ def proposer_of(base: type[Any]) -> type[Any]:
             known: "Tensor",
             lengths: Sequence[int],
         ) -> None:
-            """See `RowDrafts.follow`; `new` are vLLM's requests. vLLM corrects its own lengths
-            request by request; where they are does not matter, and on the host that takes no
-            launches."""
-            self._runner.num_tokens_no_spec_gpu = self._runner.num_tokens_no_spec_gpu.cpu()
+            """See `RowDrafts.follow`; `new` are vLLM's requests."""
             given = {
                 name: row_text(
                     name, [each.tolist() for _, each in self._reader.read(name, request)[0]]
