@@ -298,7 +298,7 @@ class Pace:
 def plain_step(worker: Any, batch: Any, on_publish: Any, size: Size, last: LastStep) -> Any:  # noqa: ANN401
     """SGLang's step without speculation, for a batch that its speculation has prepared.
 
-    Its result is that of a verification which accepted no draft token.
+    Its result is that of a verification which accepted no draft token, and not noted in `last` yet.
     """
     import torch
     from sglang.srt.managers.scheduler import GenerationBatchResult

@@ -235,6 +235,7 @@ def test_results_of_plain_steps_and_of_small_trees_merge_with_those_of_full_tree
     last, published = LastStep(4, "cpu"), []
     last.note(batch, torch.tensor([[5], [6]]), None)
     result = plain_step(worker, batch, published.append, Size({}, {}), last)
+    last.note(batch, result.next_token_ids[:, None], None)
     assert seen == [(True, None, [5, 6])]
     assert published[0].tolist() == [5, 8]
     assert batch.seq_lens_cpu.tolist() == [4, 7]
