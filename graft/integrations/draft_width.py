@@ -8,11 +8,15 @@ of a step or two ago and from measured step times; 0 makes a plain step.
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from graft.integrations.step_times import DRAFTED, RISE, StepTimes
+from graft.integrations.step_times import DRAFTED, RISE, StepTimes, kind_of
 
 PROBED = 64  # steps without drafts after which they are tried, where no rates arrive
 FIRST_RATE, KEPT = 0.5, 0.95  # the acceptance rate before any draft; its weight a step later
 RECENT = 0.98  # weight of a step one step later, in the gain of the run
+TRIED, LAST_TRIED = (
+    4,
+    2048,
+)  # steps between two trials of a width; they double, as not all are timed
 
 
 class DraftWidth:
@@ -33,6 +37,8 @@ class DraftWidth:
         self._tokens = self._time = 0.0  # of recent steps
         self._right = self._wrong = 0.0
         self._plain = 0  # steps in a row
+        self._chosen = 0  # steps
+        self._trials: dict[tuple[int, int], tuple[int, int]] = {}  # of a kind: next step, and pause
 
     def observe(self, width: int, counts: Sequence[int], seconds: float) -> None:
         """Count a step: the tokens that each request generated with `width` draft tokens."""
@@ -68,17 +74,19 @@ class DraftWidth:
         def gain(width: int) -> float:
             return accepted[width] - worth * self._relative(requests, width)
 
+        self._chosen += 1
         best = self._trial(requests, max(self._widths, key=gain), accepted, worth)
         best = best or (self._widths[1] if probing else 0)
         self._plain = 0 if best else self._plain + 1
         return best
 
     def _trial(self, requests: int, best: int, accepted: dict[int, float], worth: float) -> int:
-        """The best width, or one that has to be measured first: no drafts, or those beside it.
+        """The best width, or now and then one not measured yet: no drafts, or those beside it.
         Drafts are measured only where they would pay if a step were hardly longer with them."""
         place = self._widths.index(best)
         if best:
-            measured = [best, 0, *self._widths[max(place - 1, 1) : place + 2]]
+            near = self._widths[max(place - 1, 1) : place + 2]
+            measured = [0, *(width for width in near if width != best)]
         else:
             least = {
                 width: accepted[width] - worth * (DRAFTED + RISE * requests * width)
@@ -86,7 +94,15 @@ class DraftWidth:
             }
             likely = max(least, key=lambda width: least[width])
             measured = [likely] if least[likely] > 0 else []
-        return next((each for each in measured if not self._times.settled(requests, each)), best)
+        for width in measured:
+            if self._times.settled(requests, width):
+                continue
+            kind = kind_of(requests), width
+            following, pause = self._trials.setdefault(kind, (self._chosen + TRIED, TRIED))
+            if self._chosen >= following:
+                self._trials[kind] = self._chosen + pause, min(2 * pause, LAST_TRIED)
+                return width
+        return best
 
     def _relative(self, requests: int, width: int) -> float:
         """The time of a step in plain steps."""

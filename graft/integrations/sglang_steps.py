@@ -15,7 +15,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graft.integrations.draft_width import DraftWidth
 from graft.integrations.step_times import OUTLIER, kind_of
@@ -75,8 +75,11 @@ def compile_kernels(worker: Any, widths: Sequence[int]) -> None:  # noqa: ANN401
     pool, device = worker.req_to_token_pool, worker.device
     for requests in _powers(worker.max_batch_size):
         nothing = torch.zeros(requests, dtype=torch.int32, device=device)
-        places = nothing.long()
-        assign_req_to_token_pool_func(places, pool.req_to_token, nothing, nothing, places, requests)
+        places, slots = nothing.long(), torch.zeros(requests + 1, dtype=torch.int64, device=device)
+        for given in (slots, slots[1:]):  # slots begin anywhere in the list of free ones
+            assign_req_to_token_pool_func(
+                places, pool.req_to_token, nothing, nothing, given, requests
+            )
         for nodes in (width + 1 for width in widths):
             ngram_worker.assign_extend_cache_locs_func(
                 req_pool_indices=places,
@@ -387,8 +390,7 @@ def full_mask(trees: "Tensor", lengths: "Tensor", total: int) -> "Tensor":
     return mask
 
 
-@dataclass(frozen=True, slots=True)
-class Length:
+class Length(NamedTuple):
     """How many tokens of a request have KV when the next step runs, at most."""
 
     most: int

@@ -253,6 +253,8 @@ def _refuse_drafts_on_the_host(config: Any) -> None:  # noqa: ANN401
 def metadata_of(compute: Callable[..., Any], input_ids: "Tensor") -> Callable[..., Any]:
     """vLLM's function that computes the metadata of drafts, which is remembered for steps of
     requests that all decode with as many draft tokens. Their tokens are those in `input_ids`."""
+    from torch import contiguous_format as contiguous
+
     remembered: dict[tuple[int, int], Any] = {}
 
     def metadata(drafted: "np.ndarray", ends: "np.ndarray") -> Any:  # noqa: ANN401
@@ -263,8 +265,8 @@ def metadata_of(compute: Callable[..., Any], input_ids: "Tensor") -> Callable[..
         known = remembered.get((requests, width))
         if known is None:
             known = remembered[requests, width] = compute(drafted, ends)
-        tokens = input_ids[:rows].view(requests, width + 1)[:, 1:].flatten()
-        return replace(known, draft_token_ids=tokens)
+        tokens = input_ids[:rows].view(requests, width + 1)[:, 1:].clone(memory_format=contiguous)
+        return replace(known, draft_token_ids=tokens.view(-1))
 
     return metadata
 

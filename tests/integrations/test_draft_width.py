@@ -186,3 +186,10 @@ def test_a_step_without_output_says_nothing():
     width = DraftWidth(7)
     width.observe(7, [], 1.0)
     assert width.choose(1, accepted_at([0.9])) > 0
+
+
+def test_trials_end_where_no_step_is_timed():
+    """Prompts between all steps leave none that could be."""
+    width = DraftWidth(15)
+    chosen = [width.choose(64, accepted_at([0.15] * 64)) for _ in range(1000)]
+    assert len(chosen) - chosen.count(0) < 12

@@ -179,15 +179,16 @@ def test_metadata_of_equal_drafts_is_computed_once():
 
     metadata = metadata_of(compute, input_ids)
     cases = [([3, 3], [4, 8]), ([3, 3], [4, 8]), ([1, 1, 1], [2, 4, 6]), ([3, 3], [4, 8])]
-    cases += [([3, 0], [4, 5]), ([3, 3], [5, 9]), ([0, 0], [1, 2]), ([3, 0], [4, 5])]
+    cases += [([3], [4]), ([3, 0], [4, 5]), ([3, 3], [5, 9]), ([0, 0], [1, 2]), ([3, 0], [4, 5])]
     for drafted, ends in cases:
         given = np.array(drafted), np.array(ends)
         found, wanted = metadata(*given), compute(*given)
         computed.pop()
         assert found.draft_token_ids.tolist() == wanted.draft_token_ids.tolist()
+        assert found.draft_token_ids.is_contiguous()
         assert found.rows == wanted.rows
         input_ids += 1
-    assert computed == [[3, 3], [1, 1, 1], [3, 0], [3, 3], [0, 0], [3, 0]]
+    assert computed == [[3, 3], [1, 1, 1], [3], [3, 0], [3, 3], [0, 0], [3, 0]]
 
 
 class OwnProposer:
