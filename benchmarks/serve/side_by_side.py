@@ -156,6 +156,7 @@ class Comparison:
     options: argparse.Namespace
     clients: Clients
     alone: dict[str, str] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
 
     def run(self, results: ResultFile) -> None:
         """All cells, repeat by repeat; a line after each, and for each over its repeats."""
@@ -176,16 +177,19 @@ class Comparison:
             print(f"left out after {limit:g} s: {', '.join(left_out)}")
         for (name, at_once), repeated in measured.items():
             print(f"{name} {at_once}, repeats {len(repeated)}: {self.summary(repeated)}")
+        if self.failed:
+            raise InputError("; ".join(self.failed))
 
     def warm_up(self) -> None:
         """Let servers compile for each concurrency."""
-        for server, at_once in product(self.servers, self.options.concurrency):
+        for server, at_once in product([*self.servers], self.options.concurrency):
             first = [
                 requests[i % len(requests)]
                 for requests in self.sets.values()
                 for i in range(at_once)
             ]
-            self.answers(server, first[: 2 * at_once], at_once, WARM_UP)
+            if server in self.servers:
+                self.answers(server, first[: 2 * at_once], at_once, WARM_UP)
 
     def measure(self, cell: Cell, results: ResultFile) -> dict[str, Row]:
         """The rows of a cell by server."""
@@ -193,8 +197,11 @@ class Comparison:
         number = max(LEAST, self.options.waves * cell.at_once)
         chosen = requests_of(self.sets[cell.name], number, cell.repeat)
         keys = [json.dumps(messages) for messages in chosen]
-        for server in self.servers if cell.repeat % 2 == 0 else self.servers[::-1]:
-            seconds, answers = self.answers(server, chosen, cell.at_once, self.options.max_tokens)
+        for server in self.servers[:: 1 if cell.repeat % 2 == 0 else -1]:
+            found = self.answers(server, chosen, cell.at_once, self.options.max_tokens)
+            if found is None:
+                continue
+            seconds, answers = found
             texts = [each.text for each in answers]
             if cell.at_once == 1 and server is self.servers[0]:
                 self.alone |= zip(keys, texts, strict=True)
@@ -211,8 +218,23 @@ class Comparison:
 
     def answers(
         self, server: Server, chosen: list[list[dict]], at_once: int, max_tokens: int
+    ) -> tuple[float, list[Streamed]] | None:
+        """Seconds of all the requests, and the answers in order. A server that fails is left out
+        from now on, unless the others are compared with it."""
+        try:
+            return self.answered(server, chosen, at_once, max_tokens)
+        except InputError as error:
+            if server is self.servers[0]:
+                raise
+            self.servers.remove(server)
+            self.failed.append(str(error))
+            print(f"{error}; the others go on", flush=True)
+            return None
+
+    def answered(
+        self, server: Server, chosen: list[list[dict]], at_once: int, max_tokens: int
     ) -> tuple[float, list[Streamed]]:
-        """Seconds of all the requests, and the answers in order."""
+        """Seconds and answers; InputError if a server gives none."""
         forget(server)
         common = {"model": server.model, "max_tokens": max_tokens, "temperature": 0}
         bodies = [common | {"messages": messages} for messages in chosen]
@@ -228,7 +250,7 @@ class Comparison:
         """By server: tokens per second, their ratio to the first server's, and equal answers."""
         parts = []
         for server in self.servers:
-            rows = [each[server.name] for each in repeats]
+            rows = [each[server.name] for each in repeats if server.name in each]
             speeds = [row["tokens_per_second"] for row in rows]
             first = [each[self.servers[0].name]["tokens_per_second"] for each in repeats]
             ratios = [speed / base for speed, base in zip(speeds, first, strict=True)]

@@ -149,7 +149,8 @@ def test_repeats_start_at_different_requests():
 
 
 class Echo(ThreadingHTTPServer):
-    """An OpenAI server that repeats requests; "0" is held until `others` are answered."""
+    """An OpenAI server that repeats requests; "0" is held until `others` are answered. Below
+    /failing it answers none."""
 
     daemon_threads = True
 
@@ -173,6 +174,9 @@ class EchoHandler(BaseHTTPRequestHandler):
         if "messages" not in sent:
             self.reply("")
             return
+        if self.path.startswith("/failing"):
+            self.reply("engine is dead", 500)
+            return
         self.server.calls.append("POST")
         text, server = sent["messages"][0]["content"], self.server
         with server.changed:
@@ -183,8 +187,8 @@ class EchoHandler(BaseHTTPRequestHandler):
             server.changed.notify_all()
         self.reply(f"data: {json.dumps({'choices': [{'delta': {'content': text}}]})}\n\n")
 
-    def reply(self, text):
-        self.send_response(200)
+    def reply(self, text, status=200):
+        self.send_response(status)
         self.send_header("content-length", str(len(text)))
         self.end_headers()
         self.wfile.write(text.encode())
@@ -229,3 +233,17 @@ def test_no_cell_begins_after_the_limit(echo, call, tmp_path, monkeypatch, capsy
     assert measured == [*first, ("chat", 1, 1)]
     left_out = "left out after 6 s: rag 1 repeat 1, chat 2 repeat 1, rag 2 repeat 1"
     assert left_out in capsys.readouterr().out.splitlines()
+
+
+def test_a_server_that_fails_is_left_out(echo, call, tmp_path, capsys):
+    requests = tmp_path / "requests.jsonl.gz"
+    row = {"set": "all", "messages": [{"role": "user", "content": "7"}]}
+    requests.write_bytes(gzip.compress(json.dumps(row).encode() + b"\n"))
+    sent = ["--requests", requests, "--repeats", 1, "--concurrency", 1, 2, "--waves", 1]
+    servers = [f"--server=one={echo.url}", f"--server=other={echo.url}/failing"]
+    assert call("run", *sent, *servers, "--out", tmp_path / "rows.jsonl") == 1
+    assert {row["server"] for row in read_results(tmp_path / "rows.jsonl").rows} == {"one"}
+    shown = capsys.readouterr()
+    assert "other failed: " in shown.out
+    assert "all 2 repeat 0: one " in shown.out
+    assert shown.err.startswith("error: other failed: ")
