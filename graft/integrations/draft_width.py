@@ -8,15 +8,13 @@ of a step or two ago and from measured step times; 0 makes a plain step.
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from graft.integrations.step_times import DRAFTED, RISE, StepTimes, kind_of
+from graft.integrations.step_times import AFTER_DRAFTS, DRAFTED, RISE, StepTimes, kind_of
 
 PROBED = 64  # steps without drafts after which they are tried, where no rates arrive
 FIRST_RATE, KEPT = 0.5, 0.95  # the acceptance rate before any draft; its weight a step later
 RECENT = 0.98  # weight of a step one step later, in the gain of the run
-TRIED, LAST_TRIED = (
-    4,
-    2048,
-)  # steps between two trials of a width; they double, as not all are timed
+PLAIN_TRIAL = 3  # steps: the first is one right after drafts
+TRIED, LAST_TRIED = 4, 2048  # steps between two trials of a width, doubled each time
 
 
 class DraftWidth:
@@ -24,7 +22,8 @@ class DraftWidth:
 
     The time of a step is worth the tokens that the run generates in it on average: weighing each
     step by itself would cut good drafts short and pad the others. Times are in plain steps of as
-    many requests, and tokens are those of one request.
+    many requests, and tokens are those of one request. What the plain step right after drafts takes
+    longer counts where drafts begin, because who begins will stop.
     """
 
     def __init__(self, max_width: int, fewest: int = 1) -> None:
@@ -37,6 +36,8 @@ class DraftWidth:
         self._tokens = self._time = 0.0  # of recent steps
         self._right = self._wrong = 0.0
         self._plain = 0  # steps in a row
+        self._drafted = False  # the step that was observed last
+        self._again = 0  # steps that a trial of plain ones still has
         self._chosen = 0  # steps
         self._trials: dict[tuple[int, int], tuple[int, int]] = {}  # of a kind: next step, and pause
 
@@ -45,7 +46,8 @@ class DraftWidth:
         if not counts:
             return
         requests, tokens = len(counts), sum(counts)
-        self._times.observe(requests, width, seconds)
+        waited, self._drafted = self._drafted and not width, width > 0
+        self._times.observe(requests, AFTER_DRAFTS if waited else width, seconds)
         self._tokens = RECENT * self._tokens + tokens / requests
         self._time = RECENT * self._time + self._relative(requests, width)
         if width:
@@ -68,11 +70,16 @@ class DraftWidth:
         probing = expected is None and self._plain >= PROBED
         if expected is None:
             expected = accepted_at([self._observed_rate()] * requests)
+        if self._again:
+            self._again -= 1
+            return 0
         worth = max(self._tokens / self._time, 1.0) if self._time else 1.0
         accepted = {width: expected(width) / requests for width in self._widths}
 
         def gain(width: int) -> float:
-            return accepted[width] - worth * self._relative(requests, width)
+            begins = self._plain and width
+            waits = self._relative(requests, AFTER_DRAFTS) - 1.0 if begins else 0.0
+            return accepted[width] - worth * (self._relative(requests, width) + max(waits, 0.0))
 
         self._chosen += 1
         best = self._trial(requests, max(self._widths, key=gain), accepted, worth)
@@ -101,6 +108,7 @@ class DraftWidth:
             following, pause = self._trials.setdefault(kind, (self._chosen + TRIED, TRIED))
             if self._chosen >= following:
                 self._trials[kind] = self._chosen + pause, min(2 * pause, LAST_TRIED)
+                self._again = 0 if width else PLAIN_TRIAL - 1
                 return width
         return best
 

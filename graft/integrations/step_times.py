@@ -2,8 +2,9 @@
 
 Costs are in units that all steps share: whatever slows all of them for a while, such as arriving
 requests, moves the unit (`_unit`, in seconds) and no cost. So plain steps that were timed in a slow
-moment can be compared with drafts that were timed later. A cost is the median of recent steps of
-its kind. Where a kind was not seen, the most similar one counts.
+moment can be compared with drafts that were timed later. A plain step right after drafts takes
+longer, because the device waits until the host knows the tokens of these: it has its own cost. A
+cost is the median of recent steps of its kind. Where a kind was not seen, the most similar counts.
 """
 
 from collections import deque
@@ -16,6 +17,7 @@ KEPT = 31  # steps of a kind that its median is of
 FOLLOWED = 0.25  # of a step's deviation from its cost: what the unit follows
 SETTLED = 3  # steps of a kind after which its median is trusted
 STALE = 2000  # steps without one of a kind after which it is not
+AFTER_DRAFTS = -1  # in place of draft tokens: a plain step right after drafts
 OUTLIER = 3.0  # times the expected cost: longer steps count as so long
 
 Kind = tuple[int, int]  # of requests; draft tokens of each
@@ -52,13 +54,15 @@ class StepTimes:
         known = self._medians.get(kind)
         if known is not None:
             return known
+        if width == AFTER_DRAFTS:
+            return self.cost(requests, 0)
         if not width:
             return self._nearest_plain(kind[0])
         rows = requests * width
         others = [
             (_distance(kind, other), cost / self._medians[other[0], 0], other)
             for other, cost in self._medians.items()
-            if other[1] and (other[0], 0) in self._medians
+            if other[1] > 0 and (other[0], 0) in self._medians
         ]
         if others:
             _, ratio, (power, drafted) = min(others)
@@ -81,13 +85,14 @@ class StepTimes:
         ]
         if plain:
             return min(plain)[1]
-        drafts = [
-            (abs(other - power), width, cost) for (other, width), cost in self._medians.items()
+        others = [
+            (abs(other - power), max(width, 0), cost)
+            for (other, width), cost in self._medians.items()
         ]
-        if not drafts:
+        if not others:
             return 1.0
-        away, width, cost = min(drafts)
-        return cost / (1.0 + DRAFTED + RISE * width * (1 << power))
+        _, width, cost = min(others)
+        return cost / (1.0 + DRAFTED + RISE * width * (1 << power) if width else 1.0)
 
 
 def _distance(kind: Kind, other: Kind) -> float:

@@ -51,7 +51,7 @@ def test_steps_beyond_the_largest_graph_are_avoided():
 def test_a_slow_moment_decides_nothing():
     """Plain steps are timed while requests arrive, drafts after that: 1.5 plain steps each."""
     width = DraftWidth(15, fewest=15)
-    for drafted in (0, 15) * 40:
+    for drafted in (0, 0, 15, 15) * 20:
         width.observe(drafted, [1], 3.0 if drafted else 2.0)
     for _ in range(40):
         width.observe(0, [1], 3.0)
@@ -71,6 +71,20 @@ def test_costs_of_other_batches_are_near_those_of_the_nearest():
     assert times.cost(8, 7) > times.cost(8, 3)
     assert times.settled(4, 3)
     assert not times.settled(8, 3)
+
+
+def test_drafts_begin_only_if_they_also_pay_for_the_wait_behind_them():
+    """A plain step takes 2, a step with drafts 2.5, but a plain step right after it 4."""
+    width, some = DraftWidth(15), accepted_at([0.4])
+    for _ in range(100):
+        for drafted in (0, 0, 0, 1, 3, 7, 15):
+            seconds = 2.5 if drafted else 2.0
+            width.observe(drafted, [1], seconds)
+        width.observe(0, [1], 4.0)
+    rates = accepted_at([0.0]), some, accepted_at([0.95]), some
+    chosen = [width.choose(1, each) for each in rates]
+    assert (chosen[0], chosen[1], chosen[2]) == (0, 0, 15)
+    assert chosen[3] > 0  # stopping now would not save the wait
 
 
 def test_a_step_that_took_very_long_once_does_not_end_drafts():
@@ -118,10 +132,12 @@ class Batch:
 
     def speed(self, choose) -> float:
         """Tokens per millisecond."""
-        tokens = spent = 0.0
+        tokens = spent = last = 0.0
         for step in range(1500):
             width = choose(self, step)
             counts, seconds = self.step(width), self.seconds(width, step)
+            seconds *= 1.25 if last and not width else 1.0
+            last = width
             self.observe(width, counts, seconds)
             if step >= 300:
                 tokens, spent = tokens + sum(counts), spent + seconds
