@@ -1,13 +1,15 @@
-"""Graft as a drafter inside SGLang: trees copied from each request's own prompt and answer.
+"""Graft as a drafter inside SGLang: copies from each request's own prompt and answer.
 
 sglang serve --model-path MODEL --speculative-algorithm GRAFT --speculative-num-draft-tokens 16
+    --speculative-ngram-max-bfs-breadth 1
 
 SGLang finds `register` by its entry point `sglang.srt.plugins`. The worker is SGLang's own NGRAM
-worker with another source of trees, so verification, KV moves and CUDA graphs are SGLang's. NGRAM
-drafts from a pool of the last tokens of all requests; here every request has an index of its whole
-text, and of the texts in its `custom_params` (`sglang_fields.py`). All requests draft from SGLang's
-external corpora, or from those that they name, and from the datastores in GRAFT_STORES. With
-GRAFT_POOL=memory, or a folder that keeps them, trees also have copies from earlier answers to
+worker with another source of drafts, so verification, KV and CUDA graphs are SGLang's. NGRAM drafts
+from a pool of the last tokens of all requests; here every request has an index of its whole text,
+and of the texts in its `custom_params` (`sglang_fields.py`). With the last option drafts are
+chains, which the GPU can find (`sglang_chains.py`). Without it they are trees from the host: all
+requests draft from SGLang's external corpora, or from those that they name, and from the datastores
+in GRAFT_STORES. With GRAFT_POOL=memory, or a folder that keeps them, also from earlier answers to
 requests with the same `extra_key` (cache salt).
 
 NGRAM verifies a full tree in every step. Here a step has as many draft tokens as are expected to
