@@ -6,11 +6,11 @@ of a step or two ago and from measured step times; 0 makes a plain step.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from graft.integrations.step_times import AFTER_DRAFTS, DRAFTED, RISE, StepTimes, kind_of
 
-PROBED = 64  # steps without drafts after which they are tried, where no rates arrive
+PROBED = 32  # steps without drafts after which they are tried, where no rates arrive
 FIRST_RATE, KEPT = 0.5, 0.95  # the acceptance rate before any draft; its weight a step later
 RECENT = 0.98  # weight of a step one step later, in the gain of the run
 PLAIN_TRIAL = 3  # steps: the first is one right after drafts
@@ -41,10 +41,11 @@ class DraftWidth:
         self._chosen = 0  # steps
         self._trials: dict[tuple[int, int], tuple[int, int]] = {}  # of a kind: next step, and pause
 
-    def observe(self, width: int, counts: Sequence[int], seconds: float) -> None:
-        """Count a step: the tokens that each request generated with `width` draft tokens."""
+    def observe(self, width: int, counts: Sequence[int], seconds: float) -> bool:
+        """Count a step: the tokens that each request generated with `width` draft tokens. Returns
+        whether it was no plain step right after drafts, which takes longer."""
         if not counts:
-            return
+            return False
         requests, tokens = len(counts), sum(counts)
         waited, self._drafted = self._drafted and not width, width > 0
         self._times.observe(requests, AFTER_DRAFTS if waited else width, seconds)
@@ -53,6 +54,7 @@ class DraftWidth:
         if width:
             self._right = KEPT * self._right + tokens - requests
             self._wrong = KEPT * self._wrong + sum(count <= width for count in counts)
+        return not waited
 
     @property
     def widths(self) -> list[int]:
@@ -69,7 +71,7 @@ class DraftWidth:
             return self._widths[-1]
         probing = expected is None and self._plain >= PROBED
         if expected is None:
-            expected = accepted_at([self._observed_rate()] * requests)
+            expected = _accepted({self._observed_rate(): requests})
         if self._again:
             self._again -= 1
             return 0
@@ -127,12 +129,17 @@ def accepted_at(rates: Sequence[float]) -> Callable[[int], float]:
     was found for them a step ago; 0 without a match. In the step between it has gone on, which
     makes it more likely, or ended, which leaves a chance that something else is found: both
     together are about (1 + rate) / 2 of it."""
-    groups = Counter(rates).items()
+    counts = {rate: (1 + rate) / 2 * count for rate, count in Counter(rates).items()}
+    return _accepted(counts)
+
+
+def _accepted(counts: Mapping[float, float]) -> Callable[[int], float]:
+    """Draft tokens that are accepted of a number for each request, by how many have which rate."""
 
     def accepted(width: int) -> float:
         return sum(
-            count * (1 + rate) / 2 * (rate * (1 - rate**width) / (1 - rate) if rate < 1 else width)
-            for rate, count in groups
+            count * (rate * (1 - rate**width) / (1 - rate) if rate < 1 else width)
+            for rate, count in counts.items()
         )
 
     return accepted

@@ -74,6 +74,8 @@ class Chains:
             before = getattr(request, TEXT)
             rows[place] = tokens if before is None else torch.cat([before, tokens])
         self._drafts.write(self._text, rows)
+        self._rates.index_fill_(0, batch.req_pool_indices, 0)  # those of requests before
+        self._reported.copy_(self._rates, non_blocking=True)
 
     def follow(
         self,

@@ -291,9 +291,9 @@ class Pace:
             return
         if alone:
             seconds = now - max(began, self._last)
-            self._width.observe(width, counts, seconds)
+            usual = self._width.observe(width, counts, seconds)
             following = self._launched[0][0] if self._launched else None
-            if width == following == 0:  # the next one was prepared meanwhile
+            if usual and width == following == 0:  # the next one was prepared meanwhile
                 self._price.observe(len(counts), seconds, searched=self._searched)
         self._last, self._searched = now, False
 

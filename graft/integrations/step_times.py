@@ -41,8 +41,10 @@ class StepTimes:
             self._unit = seconds / expected
         cost = min(seconds / self._unit, OUTLIER * expected)
         self._steps += 1
-        self._last[kind] = self._steps
         recent = self._recent.setdefault(kind, deque(maxlen=KEPT))
+        if self._steps - self._last.get(kind, 0) > STALE:
+            recent.clear()
+        self._last[kind] = self._steps
         if len(recent) >= SETTLED:
             self._unit *= (max(cost, expected / OUTLIER) / expected) ** FOLLOWED
         recent.append(cost)

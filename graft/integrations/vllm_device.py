@@ -28,7 +28,7 @@ import logging
 import os
 import sys
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from types import MappingProxyType
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 SWITCH = "GRAFT_VLLM"
 METHOD = "ngram_gpu"
 WIDEST_GAP = 0.25  # seconds between two outputs that belong to one run of steps
+REMEMBERED = 64  # kinds of steps whose indices of drafts stay on the device
 CORRECTION = "update_num_computed_tokens_for_batch_change"  # vLLM's, of lengths after drafts
 SOURCE = "text"  # of all drafts: any text of the request
 
@@ -183,7 +184,7 @@ def proposer_of(base: type[Any]) -> type[Any]:
             runner = self._runner
             _widen_rows(runner)
             # vLLM corrects its lengths request by request, and reads them nowhere: on the host
-            runner.num_tokens_no_spec_gpu = runner.num_tokens_no_spec_gpu.cpu().numpy()
+            runner.num_tokens_no_spec_gpu = runner.num_tokens_no_spec_gpu.long().cpu().numpy()
             metadata = metadata_of(runner._calc_spec_decode_metadata, runner.input_ids.gpu)
             runner._calc_spec_decode_metadata = metadata
 
@@ -255,16 +256,17 @@ def metadata_of(compute: Callable[..., Any], input_ids: "Tensor") -> Callable[..
     requests that all decode with as many draft tokens. Their tokens are those in `input_ids`."""
     from torch import contiguous_format as contiguous
 
-    remembered: dict[tuple[int, int], Any] = {}
+    remembered: OrderedDict[tuple[int, int], Any] = OrderedDict()
 
     def metadata(drafted: "np.ndarray", ends: "np.ndarray") -> Any:  # noqa: ANN401
         requests, width = len(drafted), int(drafted[0])
         rows = requests * (width + 1)
         if not width or int(ends[-1]) != rows or (drafted != width).any():
             return compute(drafted, ends)
-        known = remembered.get((requests, width))
-        if known is None:
-            known = remembered[requests, width] = compute(drafted, ends)
+        known = remembered.pop((requests, width), None) or compute(drafted, ends)
+        remembered[requests, width] = known
+        if len(remembered) > REMEMBERED:
+            remembered.popitem(last=False)
         tokens = input_ids[:rows].view(requests, width + 1)[:, 1:].clone(memory_format=contiguous)
         return replace(known, draft_token_ids=tokens.view(-1))
 

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from graft.integrations.draft_width import PROBED, DraftWidth, accepted_at
-from graft.integrations.step_times import StepTimes
+from graft.integrations.step_times import STALE, StepTimes
 
 
 def measured(
@@ -209,3 +209,24 @@ def test_trials_end_where_no_step_is_timed():
     width = DraftWidth(15)
     chosen = [width.choose(64, accepted_at([0.15] * 64)) for _ in range(1000)]
     assert len(chosen) - chosen.count(0) < 12
+
+
+def test_costs_of_long_ago_are_measured_anew():
+    """Drafts took long while something was compiled, and are cheap since."""
+    width, chosen = DraftWidth(15, fewest=15), []
+    for step in range(5 * STALE):
+        chosen.append(width.choose(1, accepted_at([0.5])))
+        width.observe(chosen[-1], [1 + (chosen[-1] > 0)], 2.5 if chosen[-1] and step < 100 else 1.0)
+    assert chosen[:STALE].count(15) < 10
+    assert chosen[-STALE:].count(0) < 20
+
+
+def test_a_plain_step_right_after_drafts_is_unusual():
+    width = DraftWidth(15)
+    assert [width.observe(drafted, [1], 1.0) for drafted in (0, 3, 0, 0)] == [
+        True,
+        True,
+        False,
+        True,
+    ]
+    assert not width.observe(0, [], 1.0)

@@ -69,6 +69,10 @@ def test_rates_are_those_of_requests_that_were_there_before(chains):
     assert len(chains.rates(batch_of(old, new))) == 2
     moved = request("a", 2, old.origin_input_ids)
     assert len(chains.rates(batch_of(moved, new))) == 1
+    other = request("c", 1, [7, 8])  # takes the place of one that copied
+    chains.begin(batch_of(other), lambda _: NO_TEXTS)
+    assert len(chains.rates(batch_of(moved, new, other))) == 0
+    assert len(chains.rates(batch_of(other))) == 0
 
 
 def test_plain_steps_search_now_and_then_and_drafts_always_have_what_is_newest(chains):

@@ -168,7 +168,8 @@ class Metadata:
     rows: tuple[int, ...]
 
 
-def test_metadata_of_equal_drafts_is_computed_once():
+def test_metadata_of_equal_drafts_is_computed_once(monkeypatch):
+    monkeypatch.setattr(vllm_device, "REMEMBERED", 2)
     input_ids, computed = torch.arange(100, 140, dtype=torch.int32), []
 
     def compute(drafted, ends):
@@ -180,6 +181,7 @@ def test_metadata_of_equal_drafts_is_computed_once():
     metadata = metadata_of(compute, input_ids)
     cases = [([3, 3], [4, 8]), ([3, 3], [4, 8]), ([1, 1, 1], [2, 4, 6]), ([3, 3], [4, 8])]
     cases += [([3], [4]), ([3, 0], [4, 5]), ([3, 3], [5, 9]), ([0, 0], [1, 2]), ([3, 0], [4, 5])]
+    cases += [([1, 1, 1], [2, 4, 6])]  # forgotten since
     for drafted, ends in cases:
         given = np.array(drafted), np.array(ends)
         found, wanted = metadata(*given), compute(*given)
@@ -188,7 +190,7 @@ def test_metadata_of_equal_drafts_is_computed_once():
         assert found.draft_token_ids.is_contiguous()
         assert found.rows == wanted.rows
         input_ids += 1
-    assert computed == [[3, 3], [1, 1, 1], [3], [3, 0], [3, 3], [0, 0], [3, 0]]
+    assert computed == [[3, 3], [1, 1, 1], [3], [3, 0], [3, 3], [0, 0], [3, 0], [1, 1, 1]]
 
 
 class OwnProposer:
