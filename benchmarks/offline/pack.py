@@ -4,7 +4,8 @@
     python -m benchmarks.offline.pack OUT --wheels vllm --tree results.d
 
 writes OUT/NAME.00, OUT/NAME.01, ... for every --wheels (a list beside this file, or another one),
---file and --tree, none larger than --piece. There `target.sh` joins and unpacks them. The wheels
+--file and --tree, none larger than --piece, and OUT/manifest with the sizes of the whole. There
+`target.sh` joins and unpacks them. The wheels
 are those of the target's Python and of Linux on x86-64; the machine that packs needs neither a GPU
 nor that Python. A line of a list is a requirement, or `- PATTERN`: paths that match are left out.
 """
@@ -39,6 +40,7 @@ def main() -> None:
         cut(packed(tree, options.out / f"{tree.name}.tar.xz"), options)
     for file in options.file:
         cut(file, options)
+    write_manifest(options.out)
 
 
 def site_of(source: Path, out: Path, python: str) -> Path:
@@ -87,6 +89,15 @@ def cut(file: Path, options: argparse.Namespace) -> None:
     for number, piece in enumerate(pieces(file, options.piece)):
         (options.out / f"{file.name}.{number:02d}").write_bytes(piece)
     print(f"{file.name}: {number + 1} pieces", flush=True)
+
+
+def write_manifest(out: Path) -> None:
+    """A line with the name and the bytes of everything of which there are pieces."""
+    sizes: dict[str, int] = {}
+    for piece in out.glob("*.[0-9][0-9]"):
+        sizes[piece.stem] = sizes.get(piece.stem, 0) + piece.stat().st_size
+    lines = [f"{name} {size}\n" for name, size in sorted(sizes.items())]
+    (out / "manifest").write_text("".join(lines))
 
 
 def pieces(file: Path, most: int) -> Iterator[bytes]:

@@ -2,6 +2,8 @@
 # On the machine without a network, in the root of the project:
 #   target.sh add PIECE...          append pieces that pack.py cut, in order, to files in $PARTS
 #   target.sh unpack NAME FOLDER    $PARTS/NAME.tar.xz into FOLDER
+#   target.sh follow MANIFEST FOLDER   wait for what pack.py listed; unpack each into FOLDER/NAME when it is complete,
+#                                   and make FOLDER/NAME.complete
 #   target.sh project FOLDER        the package to FOLDER, with what plug-ins are found by
 set -euo pipefail
 parts=${PARTS:-$HOME/parts}
@@ -17,6 +19,16 @@ add)
 unpack)
   mkdir -p "$2"
   xz -dc -T0 "$parts/$1.tar.xz" | tar x -C "$2" ;;
+follow)
+  mkdir -p "$2"
+  while read -r name size; do
+    {
+      until [[ $(stat -c %s "$parts/$name" 2> /dev/null) == "$size" ]]; do sleep 0.2; done
+      [[ $name != *.tar.xz ]] || bash "$0" unpack "${name%.tar.xz}" "$2/${name%.tar.xz}"
+      touch "$2/$name.complete"
+    } &
+  done < "$1"
+  wait ;;
 project)
   rm -rf "$1"
   mkdir -p "$1"
@@ -37,6 +49,6 @@ lines = [f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in entri
 PYTHON
   ;;
 *)
-  sed -n '2,5s/^# *//p' "$0"
+  sed -n '2,7s/^# *//p' "$0"
   exit 2 ;;
 esac

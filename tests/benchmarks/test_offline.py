@@ -49,6 +49,26 @@ def test_files_and_folders_arrive_whole(packed, tmp_path):
     assert arrived.read_bytes() == sent.read_bytes()
 
 
+def test_what_is_complete_is_unpacked_while_the_rest_arrives(packed, tmp_path):
+    model, tree = tmp_path / "model.gguf", tmp_path / "rows"
+    model.write_bytes(os.urandom(2500))
+    tree.mkdir()
+    (tree / "file").write_bytes(os.urandom(5000))
+    found = packed("--piece", 1000, "--file", model, "--tree", tree)
+    parts, there = tmp_path / "parts", tmp_path / "there"
+    command = ["bash", FOLDER / "target.sh", "follow", tmp_path / "out" / "manifest", there]
+    with subprocess.Popen(command, env=os.environ | {"PARTS": str(parts)}) as following:
+        for each in found:
+            assert following.poll() is None
+            assert target("add", each, parts=parts).returncode == 0
+        assert following.wait(30) == 0
+    assert (there / "rows" / "file").read_bytes() == (tree / "file").read_bytes()
+    assert {each.name for each in there.glob("*.complete")} == {
+        "model.gguf.complete",
+        "rows.tar.xz.complete",
+    }
+
+
 def test_a_list_becomes_one_folder_without_what_it_leaves_out(packed, monkeypatch, tmp_path):
     def download(requirements, wheels, python):
         assert python == "3.12"
