@@ -1,5 +1,6 @@
 """The server process: listens, serves and shuts down on a signal."""
 
+import contextlib
 import logging
 import os
 import platform
@@ -12,12 +13,15 @@ from fastapi import FastAPI
 
 from graft import __version__
 from graft.decode.engine import Engine
+from graft.decode.request import Request
 from graft.errors import GraftError, InputError
+from graft.sampling_params import SamplingParams
 from graft.server.announce import RunningServer, announce, withdraw
 from graft.server.app import Server, make_app
 from graft.server.settings import ServerSettings
 
 log = logging.getLogger("graft.server")
+EXAMPLE_TOKENS, EXAMPLE_SALT = 8, "graft: example"
 MARGIN = 5  # seconds after the grace period until uvicorn closes open connections
 
 
@@ -72,11 +76,28 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
+def answer_example(engine: Engine) -> None:
+    """Draft and verify for two prompts at once, and with the head if there is one, so that no
+    request waits until what that takes is compiled, as in the first start on a machine."""
+    greedy = SamplingParams(temperature=0.0, max_tokens=EXAMPLE_TOKENS)
+    sampled = SamplingParams(temperature=1.0, max_tokens=EXAMPLE_TOKENS)
+    prompts = (("Lift A1 is older than lift A2.", greedy), ("Red, green, blue.", sampled))
+    for draft in (None, "head"):
+        with contextlib.suppress(InputError):  # without a head
+            engine.generate(
+                [
+                    Request(f"{text} " * 3, params, draft, cache_salt=EXAMPLE_SALT)
+                    for text, params in prompts
+                ]
+            )
+
+
 def run_server(engine: Engine, settings: ServerSettings, listening: socket.socket) -> None:
     """Serve until a signal arrives."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     for handler in logging.getLogger().handlers:  # libraries may set their own loggers to DEBUG
         handler.setLevel(logging.INFO)
+    answer_example(engine)
     app = make_app(engine, settings)
     config = uvicorn.Config(
         app,
