@@ -19,6 +19,7 @@ SETTLED = 3  # steps of a kind after which its median is trusted
 STALE = 2000  # steps without one of a kind after which it is not
 AFTER_DRAFTS = -1  # in place of draft tokens: a plain step right after drafts
 OUTLIER = 3.0  # times the expected cost: longer steps count as so long
+SHORTEST = 1e-6  # seconds
 
 Kind = tuple[int, int]  # of requests; draft tokens of each
 
@@ -35,7 +36,7 @@ class StepTimes:
 
     def observe(self, requests: int, width: int, seconds: float) -> None:
         """Count a step in which so many requests had `width` draft tokens each."""
-        kind = kind_of(requests), width
+        kind, seconds = (kind_of(requests), width), max(seconds, SHORTEST)
         expected = self.cost(requests, width)
         if not self._steps:
             self._unit = seconds / expected

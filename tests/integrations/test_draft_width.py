@@ -230,3 +230,13 @@ def test_a_plain_step_right_after_drafts_is_unusual():
         True,
     ]
     assert not width.observe(0, [], 1.0)
+
+
+def test_a_step_may_take_no_time():
+    width = DraftWidth(15, fewest=15)
+    for drafted in (0, 15, 0, 15):
+        width.observe(drafted, [1 + drafted], 0.0)
+    assert width.choose(1, accepted_at([0.9])) > 0
+    for drafted in (0, 0, 0, 15, 15, 15) * 30:
+        width.observe(drafted, [1], 0.003 if drafted else 0.002)
+    assert width.choose(1, accepted_at([0.2])) == 0
