@@ -203,13 +203,13 @@ CLIENTS, KINDS = (1, 4, 16, 64), ("chat", "rag", "summaries", "edits")
 def inside_engines(vllm: Results, sglang: Results, grown: Results) -> Grid:
     """Tokens per second with drafts against the same engine without, by text and clients."""
 
-    def speed(rows: list[Row], clients: int, mine: str, plain: str, kind: str) -> str:
+    def against(rows: list[Row], clients: int, mine: str, plain: str, kind: str) -> float:
         speeds = {
             (row["session"], row["server"]): row["tokens_per_second"]
             for row in select(rows, set=kind, concurrency=clients)
         }
         sessions = [session for session, name in speeds if name == mine]
-        return number(geometric_mean(speeds[each, mine] / speeds[each, plain] for each in sessions))
+        return geometric_mean(speeds[each, mine] / speeds[each, plain] for each in sessions)
 
     figures = {}
     for name, plain, results in (
@@ -218,15 +218,15 @@ def inside_engines(vllm: Results, sglang: Results, grown: Results) -> Grid:
         ("chains", "plain", sglang),
     ):
         figures[name] = ", ".join(
-            " ".join(speed(results.rows, each, name, plain, kind) for each in CLIENTS)
+            " ".join(number(against(results.rows, each, name, plain, kind)) for each in CLIENTS)
             for kind in KINDS
         )
-    found = (speed(sglang.rows, n, "sngram", "plain", kind) for n in CLIENTS for kind in KINDS)
-    figures["sngram"] = max(found)
+    found = (against(sglang.rows, n, "sngram", "plain", kind) for n in CLIENTS for kind in KINDS)
+    figures["sngram"] = number(max(found))
     for name, plain in (("graft", "plain"), ("vgraft", "vplain")):
         kinds = ("chat", "rag", "edits")
-        each = (speed(grown.rows, 16, name, plain, kind) for kind in kinds)
-        figures[f"grown_{name}"] = ", ".join(each)
+        each = (against(grown.rows, 16, name, plain, kind) for kind in kinds)
+        figures[f"grown_{name}"] = ", ".join(map(number, each))
     return Grid(figures=figures)
 
 

@@ -29,7 +29,7 @@ class DeviceDrafts:
         length = torch.arange(lengths, device=device, dtype=torch.float32)
         self._prior = torch.stack([length, torch.full_like(length, 2.0)]) * PRIOR / (length + 2)
         self.most, self._state, self._device = most, DraftState(rows, self._prior, device), device
-        self._searches = 0
+        self._searches = self._plain = 0  # of these; plain steps in a row
 
     def move(self, text: "Tensor", moves: Sequence[tuple[int, int]]) -> None:
         """Move rows of text from places to others."""
@@ -70,6 +70,11 @@ class DeviceDrafts:
         return append_sampled(
             sampled, discarded, text, self._state, vocabulary, self.most + 1, places
         )
+
+    def searches(self, *, plain: bool) -> bool:
+        """Whether the step that is counted searches: one of SEARCHED plain ones, all others."""
+        self._plain = self._plain + 1 if plain else 0
+        return self._plain % SEARCHED == 0
 
     def search(self, text: "Tensor", rows: int, places: "Tensor | None" = None) -> None:
         """Find what the texts of a batch may go on with."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from graft.integrations.device_drafts import SEARCHED, DeviceDrafts, ReportedRates
+from graft.integrations.device_drafts import DeviceDrafts, ReportedRates
 from graft.integrations.row_texts import BORDER, room, row_text
 from graft.integrations.sglang_fields import Texts
 from graft.integrations.sglang_steps import LastStep
@@ -54,7 +54,6 @@ class Chains:
         self._rates = torch.zeros(places, dtype=torch.int32, device=device)
         self._reported = torch.zeros(places, dtype=torch.int32, pin_memory=on_gpu)
         self._settled = ReportedRates()
-        self._plain = 0  # steps in a row
         self._found = False  # what the texts may go on with
         self._drafts.warm_up(self._text, vocabulary)
 
@@ -86,7 +85,7 @@ class Chains:
         prompts: bool = False,
     ) -> None:
         """The new tokens [B, N] of a batch, counts [B] of them or one of each. Finds what may be
-        next, in plain steps one time in SEARCHED; not behind prompts, as others decode besides."""
+        next, in plain steps one time in SEARCHED; not behind prompts, as others decode too."""
         import torch
 
         places, rows = batch.req_pool_indices, len(tokens)
@@ -96,8 +95,7 @@ class Chains:
             tokens = tokens.where(number < counts[:, None], -1)
         append = self._drafts.append
         _, new, _ = append(tokens, self._kept, self._text, self._vocabulary, places)
-        self._plain = self._plain + 1 if counts is None else 0
-        self._found = not prompts and not self._plain % SEARCHED
+        self._found = self._drafts.searches(plain=counts is None) and not prompts
         if self._found:
             self._drafts.search(self._text, rows, places)
             _, rates = self._drafts.draft(0, self._text, new, places)

@@ -35,7 +35,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from graft.errors import InputError
-from graft.integrations.device_drafts import SEARCHED, DeviceDrafts, ReportedRates
+from graft.integrations.device_drafts import DeviceDrafts, ReportedRates
 from graft.integrations.draft_counters import DraftCounters
 from graft.integrations.draft_width import DraftWidth, accepted_at
 from graft.integrations.row_texts import room, row_text
@@ -67,7 +67,6 @@ class RowDrafts(DeviceDrafts):
         super().__init__(most, rows, device)
         self._none = torch.empty(rows, 0, dtype=torch.int32, device=device)
         self._places: dict[str, int] = {}
-        self._plain = 0  # steps in a row
 
     def follow(
         self,
@@ -112,8 +111,7 @@ class RowDrafts(DeviceDrafts):
         A row without a match or a new token has rate 0 and tokens 0. Without draft tokens only
         one of SEARCHED steps has rates.
         """
-        self._plain = 0 if drafted else self._plain + 1
-        if self._plain % SEARCHED:
+        if not self.searches(plain=not drafted):
             return self._none[: len(counts)], None
         self.search(text, len(counts))
         return self.draft(drafted, text, counts)

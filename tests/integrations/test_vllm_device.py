@@ -13,10 +13,9 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 from graft.errors import InputError
 from graft.integrations import vllm_device
-from graft.integrations.device_drafts import ReportedRates
+from graft.integrations.device_drafts import SEARCHED, ReportedRates
 from graft.integrations.vllm_device import (
     CORRECTION,
-    SEARCHED,
     RowDrafts,
     Shared,
     follow_rows,
