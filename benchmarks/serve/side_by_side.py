@@ -43,7 +43,7 @@ from graft.bench.result_file import ResultFile, Row
 from graft.errors import InputError
 
 PROCESSES = 8  # of clients
-LEAST = 8  # requests of a cell
+LEAST = 16  # requests of a cell
 WARM_UP = 16  # tokens of an answer before the first cell
 
 
