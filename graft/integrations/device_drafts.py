@@ -13,7 +13,7 @@ FORGOTTEN, EVERY = 0.1, 64  # of what was seen of matches, and after how many se
 
 
 class DeviceDrafts:
-    """Drafts of a batch. Its state stays on the device, and the host never waits for it.
+    """Drafts of a batch, whose engine says how tokens are appended. Their state stays on the device, and the host never waits for it.
 
     Texts are rows of a tensor [R, M]; `places` [B] says which row belongs to each request of a
     batch, in their order unless given.
@@ -36,7 +36,7 @@ class DeviceDrafts:
         if moves:
             source, target = self._on_device(moves).unbind(1)
             state = self._state
-            for each in (text, state.lengths, state.matched, state.drafted, state.guess):
+            for each in (text, state.lengths, state.matched, state.guess):
                 each[target] = each[source]
 
     def write(self, text: "Tensor", rows: "Mapping[int, Tensor]") -> None:
@@ -54,22 +54,8 @@ class DeviceDrafts:
             text[place, : len(own)] = own
         target, count = placed.long().chunk(2)
         self._state.lengths[target] = count.to(self._state.lengths.dtype)
-        self._state.matched.index_fill_(0, target, 0)  # assigning a number would wait
-
-    def append(  # noqa: PLR0913
-        self,
-        sampled: "Tensor",
-        discarded: "Tensor",
-        text: "Tensor",
-        vocabulary: int,
-        places: "Tensor | None" = None,
-    ) -> "tuple[Tensor, Tensor, Tensor]":
-        """See `append_sampled`."""
-        from graft.kernels.copy_triton import append_sampled
-
-        return append_sampled(
-            sampled, discarded, text, self._state, vocabulary, self.most + 1, places
-        )
+        for each in (self._state.matched, self._state.rates):
+            each.index_fill_(0, target, 0)  # assigning a number would wait
 
     def searches(self, *, plain: bool) -> bool:
         """Whether the step that is counted searches: one of SEARCHED plain ones, all others."""
@@ -86,24 +72,36 @@ class DeviceDrafts:
         search_copies(text, rows, self._state, places)
 
     def draft(
-        self, drafted: int, text: "Tensor", counts: "Tensor", places: "Tensor | None" = None
-    ) -> "tuple[Tensor, Tensor]":
+        self,
+        drafted: int,
+        text: "Tensor",
+        rows: int,
+        places: "Tensor | None" = None,
+        *,
+        newest: bool = False,
+    ) -> "Tensor":
         """See `draft_copies`."""
         from graft.kernels.copy_triton import draft_copies
 
-        return draft_copies(text, counts, self._state, drafted, self.most, places)
+        return draft_copies(text, rows, self._state, drafted, self.most, places, newest=newest)
 
-    def warm_up(self, text: "Tensor", vocabulary: int) -> None:
-        """Compile the kernels for texts of that shape; the first row of it is overwritten."""
-        import torch
+    @property
+    def newest(self) -> "Tensor":
+        """The token of each row that was appended last, in 64 bits."""
+        return self._state.newest
 
-        discarded = torch.zeros(1, dtype=torch.bool, device=text.device)
-        for columns in (1, self.most + 1):
-            tokens = torch.ones(1, columns, dtype=torch.int32, device=text.device)
-            _, counts, _ = self.append(tokens, discarded, text, vocabulary)
+    @property
+    def rates(self) -> "Tensor":
+        """Of the drafts of all rows, in units of 1 / RATE_UNIT; 0 without a match."""
+        return self._state.rates
+
+    def compile(self, text: "Tensor", *, newest: bool = False) -> None:
+        """Compile the kernels for texts of that shape, and forget what `append` did meanwhile."""
         self.search(text, 1)
         for drafted in (0, self.most):
-            self.draft(drafted, text, counts)
+            self.draft(drafted, text, 1)
+        if newest:
+            self.draft(self.most, text, 1, newest=True)
         self._state.seen.copy_(self._prior)
         self._state.matched.zero_()
 

@@ -37,6 +37,7 @@ from graft.integrations.sglang_frontend import NAME, add_hooks
 from graft.integrations.sglang_steps import (
     FULL,
     LastStep,
+    NewestTokens,
     Pace,
     Size,
     as_full_trees,
@@ -135,7 +136,7 @@ def worker_class() -> type:
         def _prepare_for_speculative_decoding(self, batch: Any) -> None:  # noqa: ANN401
             decodes = batch.forward_mode.is_decode()
             if decodes and self.chains and not needs_host(batch):
-                self.chains.verify_input(self, batch, self.last_step)
+                self.chains.verify_input(self, batch)
                 return
             super()._prepare_for_speculative_decoding(batch)
             if decodes:
@@ -203,7 +204,12 @@ class WorkerDrafts:
     @cached_property
     def last_step(self) -> LastStep:
         """Tokens of the step before."""
-        return LastStep(self.req_to_token_pool.req_to_token.shape[0], self.device)
+        return LastStep()
+
+    @cached_property
+    def newest_tokens(self) -> NewestTokens:
+        """Where `chains` do not know them."""
+        return NewestTokens(self.req_to_token_pool.req_to_token.shape[0], self.device)
 
     @cached_property
     def corpora(self) -> Corpora:
@@ -264,7 +270,8 @@ class WorkerDrafts:
         width, rests = self._draft_tokens(batch)
         self.pace.launched(width, rests)
         if not width:
-            result = plain_step(self, batch, on_publish, self._sizes[0], self.last_step)
+            newest = (self.chains or self.newest_tokens).newest(batch)
+            result = plain_step(self, batch, on_publish, self._sizes[0], newest)
             bound_lengths(requests, lengths, 0)
             self._follow(batch, result.next_token_ids[:, None], None)
             if rests is not None:
@@ -294,6 +301,8 @@ class WorkerDrafts:
         self.last_step.note(batch, tokens, counts)
         if self.chains:
             self.chains.follow(batch, tokens, counts, prompts=prompts)
+        else:
+            self.newest_tokens.note(batch, tokens, counts)
 
     def _draft_tokens(self, batch: Any) -> tuple[int, int | None]:  # noqa: ANN401
         """How many draft tokens each request gets, 0 for a plain step; after a search for copies on

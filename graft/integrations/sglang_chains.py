@@ -8,12 +8,12 @@ causal without a mask, because a mask's size depends on the lengths.
 
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from graft.integrations.device_drafts import DeviceDrafts, ReportedRates
 from graft.integrations.row_texts import BORDER, room, row_text
 from graft.integrations.sglang_fields import Texts
-from graft.integrations.sglang_steps import LastStep
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,6 +38,32 @@ def chains_of(worker: Any) -> "Chains":  # noqa: ANN401
     return Chains(places, config.context_len, most, config.vocab_size, worker.device)
 
 
+class PlacedDrafts(DeviceDrafts):
+    """Drafts of SGLang's batches, whose texts stay at the places of their requests."""
+
+    def append(
+        self,
+        tokens: "Tensor",
+        counts: "Tensor | None",
+        text: "Tensor",
+        vocabulary: int,
+        places: "Tensor",
+    ) -> None:
+        """See `append_counted`."""
+        from graft.kernels.copy_triton import append_counted
+
+        append_counted(tokens, counts, text, self._state, vocabulary, self.most + 1, places)
+
+    def warm_up(self, text: "Tensor", vocabulary: int) -> None:
+        """Compile the kernels for texts of that shape; the first row of it is overwritten."""
+        import torch
+
+        place = torch.zeros(1, dtype=torch.int64, device=text.device)
+        for kind, counts in product((torch.int32, torch.int64), (None, place.int())):
+            self.append(place[:, None].to(kind), counts, text, vocabulary, place)
+        self.compile(text, newest=True)
+
+
 class Chains:
     """The texts of the running requests on the device, at their places in SGLang's pool."""
 
@@ -47,11 +73,8 @@ class Chains:
 
         device = torch.device(device)
         on_gpu, width = device.type == "cuda", context + most + 1 + room()
-        self._drafts, self._vocabulary = DeviceDrafts(most, places, device), vocabulary
+        self._drafts, self._vocabulary = PlacedDrafts(most, places, device), vocabulary
         self._text = torch.zeros(places, width, dtype=torch.int32, device=device)
-        self._kept = torch.zeros(places, dtype=torch.bool, device=device)
-        self._one = torch.ones(places, dtype=torch.int32, device=device)
-        self._rates = torch.zeros(places, dtype=torch.int32, device=device)
         self._reported = torch.zeros(places, dtype=torch.int32, pin_memory=on_gpu)
         self._settled = ReportedRates()
         self._found = False  # what the texts may go on with
@@ -73,8 +96,7 @@ class Chains:
             before = getattr(request, TEXT)
             rows[place] = tokens if before is None else torch.cat([before, tokens])
         self._drafts.write(self._text, rows)
-        self._rates.index_fill_(0, batch.req_pool_indices, 0)  # those of requests before
-        self._reported.copy_(self._rates, non_blocking=True)
+        self._reported.copy_(self._drafts.rates, non_blocking=True)
 
     def follow(
         self,
@@ -86,21 +108,17 @@ class Chains:
     ) -> None:
         """The new tokens [B, N] of a batch, counts [B] of them or one of each. Finds what may be
         next, in plain steps one time in SEARCHED; not behind prompts, as others decode too."""
-        import torch
-
-        places, rows = batch.req_pool_indices, len(tokens)
-        tokens = tokens.int()
-        if counts is not None:
-            number = torch.arange(tokens.shape[1], device=tokens.device)
-            tokens = tokens.where(number < counts[:, None], -1)
-        append = self._drafts.append
-        _, new, _ = append(tokens, self._kept, self._text, self._vocabulary, places)
+        places = batch.req_pool_indices
+        self._drafts.append(tokens, counts, self._text, self._vocabulary, places)
         self._found = self._drafts.searches(plain=counts is None) and not prompts
         if self._found:
-            self._drafts.search(self._text, rows, places)
-            _, rates = self._drafts.draft(0, self._text, new, places)
-            self._rates[places] = rates
-            self._reported.copy_(self._rates, non_blocking=True)
+            self._drafts.search(self._text, len(tokens), places)
+            self._drafts.draft(0, self._text, len(tokens), places)
+            self._reported.copy_(self._drafts.rates, non_blocking=True)
+
+    def newest(self, batch: Any) -> "Tensor":  # noqa: ANN401
+        """The newest token of each request [B]."""
+        return self._drafts.newest[batch.req_pool_indices]
 
     def rates(self, batch: Any) -> list[float]:  # noqa: ANN401
         """Acceptance rates of what was found for requests, as far as they are known."""
@@ -109,22 +127,22 @@ class Chains:
         return [rate for rate in self._settled.read(self._reported, by_name).values() if rate]
 
     def draft(self, places: "Tensor", count: int) -> "Tensor":
-        """So many tokens for each of the requests at these places; 0 where nothing is found."""
+        """The newest token of each of the requests at these places and so many behind it, of which
+        all are 0 where nothing is found."""
+        rows = len(places)
         if not self._found:
-            self._drafts.search(self._text, len(places), places)
-        return self._drafts.draft(count, self._text, self._one[: len(places)], places)[0]
+            self._drafts.search(self._text, rows, places)
+        return self._drafts.draft(count, self._text, rows, places, newest=True)
 
-    def verify_input(self, worker: Any, batch: Any, last: LastStep) -> None:  # noqa: ANN401
+    def verify_input(self, worker: Any, batch: Any) -> None:  # noqa: ANN401
         """Make a batch that decodes one that verifies a chain of `draft_token_num` nodes each, as
         NGRAMWorker makes it of trees from the host."""
-        import torch
         from sglang.srt.model_executor.forward_batch_info import ForwardMode
         from sglang.srt.speculative import ngram_worker
         from sglang.srt.speculative.ngram_info import NgramVerifyInput
 
         requests, nodes, places = len(batch.reqs), worker.draft_token_num, batch.req_pool_indices
-        chain = self.draft(places, nodes - 1)
-        tokens = torch.cat([last.newest(batch)[:, None], chain.long()], 1).flatten()
+        tokens = self.draft(places, nodes - 1).flatten()
         index, following, siblings = _links(requests, nodes, worker.device)
         ends = batch.seq_lens + nodes
         batch.forward_mode = ForwardMode.TARGET_VERIFY

@@ -165,29 +165,37 @@ def _replaced(owner: Any, values: dict[str, Any]) -> Iterator[None]:  # noqa: AN
             setattr(owner, name, value)
 
 
-class LastStep:
-    """The tokens of the step that was launched last. They stay on the device until one asks."""
+class NewestTokens:
+    """Of all requests, on the device, by their places in SGLang's pool."""
 
     def __init__(self, places: int, device: Any) -> None:  # noqa: ANN401
-        """For requests at so many places of SGLang's pool."""
         import torch
 
         self._newest = torch.zeros(places, dtype=torch.int64, device=device)
-        self._names: list[str] = []
-        self._tokens = self._newest[:0, None]
-        self._counts: Tensor | None = None
-        self._on_host: dict[str, list[int]] | None = None
 
     def note(self, batch: Any, tokens: "Tensor", counts: "Tensor | None") -> None:  # noqa: ANN401
         """The new tokens [B, N] of a batch, and how many are some, if not one of each request."""
         newest = tokens if counts is None else tokens.gather(1, counts.long()[:, None] - 1)
         self._newest[batch.req_pool_indices] = newest[:, 0].long()
-        self._names = [request.rid for request in batch.reqs]
-        self._tokens, self._counts, self._on_host = tokens, counts, None
 
     def newest(self, batch: Any) -> "Tensor":  # noqa: ANN401
-        """The newest token of each request [B], also of those not in that step."""
+        """Of each request [B], also of those not in the step noted last."""
         return self._newest[batch.req_pool_indices]
+
+
+class LastStep:
+    """The tokens of the step that was launched last. They stay on the device until one asks."""
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._tokens: Tensor | None = None
+        self._counts: Tensor | None = None
+        self._on_host: dict[str, list[int]] | None = None
+
+    def note(self, batch: Any, tokens: "Tensor", counts: "Tensor | None") -> None:  # noqa: ANN401
+        """See `NewestTokens`."""
+        self._names = [request.rid for request in batch.reqs]
+        self._tokens, self._counts, self._on_host = tokens, counts, None
 
     def in_flight(self, batch: Any, kept: Sequence[int]) -> list[list[int]]:  # noqa: ANN401
         """The end of each text that is not in output_ids yet, because with overlap scheduling a
@@ -210,7 +218,7 @@ class LastStep:
     def _waited_for(self) -> dict[str, list[int]]:
         """The tokens of each request; the first call waits for them."""
         if self._on_host is None:
-            rows = self._tokens.tolist()
+            rows = [] if self._tokens is None else self._tokens.tolist()
             counts = [1] * len(rows) if self._counts is None else self._counts.tolist()
             self._on_host = {
                 name: row[:count]
@@ -298,10 +306,17 @@ class Pace:
         self._last, self._searched = now, False
 
 
-def plain_step(worker: Any, batch: Any, on_publish: Any, size: Size, last: LastStep) -> Any:  # noqa: ANN401
-    """SGLang's step without speculation, for a batch that its speculation has prepared.
+def plain_step(
+    worker: Any,  # noqa: ANN401
+    batch: Any,  # noqa: ANN401
+    on_publish: Any,  # noqa: ANN401
+    size: Size,
+    newest: "Tensor",
+) -> Any:  # noqa: ANN401
+    """SGLang's step without speculation, for a batch that its speculation has prepared, behind the
+    `newest` tokens [B].
 
-    Its result is that of a verification which accepted no draft token, and not noted in `last` yet.
+    Its result is that of a verification which accepted no draft token.
     """
     import torch
     from sglang.srt.managers.scheduler import GenerationBatchResult
@@ -316,7 +331,7 @@ def plain_step(worker: Any, batch: Any, on_publish: Any, size: Size, last: LastS
     plain = {
         "spec_algorithm": SpeculativeAlgorithm.NONE,
         "spec_info": None,
-        "input_ids": last.newest(batch),
+        "input_ids": newest,
         "out_cache_loc": ngram_worker.assign_extend_cache_locs_func(
             req_pool_indices=batch.req_pool_indices,
             req_to_token=batch.req_to_token_pool.req_to_token,

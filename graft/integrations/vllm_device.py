@@ -102,19 +102,33 @@ class RowDrafts(DeviceDrafts):
         self.write(text, fresh)
         self._places = dict(places)
 
-    def propose(
-        self, drafted: int, text: "Tensor", counts: "Tensor"
-    ) -> "tuple[Tensor, Tensor | None]":
-        """Draft tokens [B, drafted] for rows of text that have counts [B] of new tokens, and the
-        acceptance rates [B] that drafts have had, also of no tokens, in units of 1 / RATE_UNIT.
+    def append(
+        self, sampled: "Tensor", discarded: "Tensor", text: "Tensor", vocabulary: int
+    ) -> "tuple[Tensor, Tensor, Tensor]":
+        """See `append_sampled`."""
+        from graft.kernels.copy_triton import append_sampled
+
+        return append_sampled(sampled, discarded, text, self._state, vocabulary, self.most + 1)
+
+    def warm_up(self, text: "Tensor", vocabulary: int) -> None:
+        """Compile the kernels for texts of that shape; the first row of it is overwritten."""
+        import torch
+
+        kept = torch.zeros(1, dtype=torch.bool, device=text.device)
+        self.append(torch.ones_like(text[:1, :1]), kept, text, vocabulary)
+        self.compile(text)
+
+    def propose(self, drafted: int, text: "Tensor", rows: int) -> "tuple[Tensor, Tensor | None]":
+        """Draft tokens [B, drafted] for so many rows of text, and the acceptance rates [B] that
+        drafts have had, also of no tokens, in units of 1 / RATE_UNIT.
 
         A row without a match or a new token has rate 0 and tokens 0. Without draft tokens only
         one of SEARCHED steps has rates.
         """
         if not self.searches(plain=not drafted):
-            return self._none[: len(counts)], None
-        self.search(text, len(counts))
-        return self.draft(drafted, text, counts)
+            return self._none[:rows], None
+        self.search(text, rows)
+        return self.draft(drafted, text, rows), self.rates[:rows]
 
 
 class Shared:
@@ -225,7 +239,7 @@ def proposer_of(base: type[Any]) -> type[Any]:
             valid_sampled_tokens_count: "Tensor",
         ) -> "tuple[Tensor, Tensor | None]":
             drafted = min(num_speculative_tokens, self.k)
-            return self._drafts.propose(drafted, token_ids_gpu, valid_sampled_tokens_count)
+            return self._drafts.propose(drafted, token_ids_gpu, len(valid_sampled_tokens_count))
 
         def _copy_counts_of_drafts(self, last: "Tensor", counts: "Tensor") -> None:
             """vLLM's method of the runner, for steps with drafts. Others have one token each, so

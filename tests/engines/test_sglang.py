@@ -201,7 +201,7 @@ def test_results_of_plain_steps_and_of_small_trees_merge_with_those_of_full_tree
     from sglang.srt.speculative import ngram_worker
     from sglang.srt.speculative.ngram_info import NgramVerifyInput
 
-    from graft.integrations.sglang_steps import LastStep, Size, as_full_trees, plain_step
+    from graft.integrations.sglang_steps import Size, as_full_trees, plain_step
 
     monkeypatch.setattr(ngram_worker, "record_stream_for_v2_verify", lambda *_: None)
     monkeypatch.setattr(
@@ -232,16 +232,13 @@ def test_results_of_plain_steps_and_of_small_trees_merge_with_those_of_full_tree
         **dict.fromkeys(("spec_algorithm", "spec_info", "input_ids", "out_cache_loc")),
         seq_lens_sum=11,
     )
-    last, published = LastStep(4, "cpu"), []
-    last.note(batch, torch.tensor([[5], [6]]), None)
-    result = plain_step(worker, batch, published.append, Size({}, {}), last)
-    last.note(batch, result.next_token_ids[:, None], None)
+    published, newest = [], torch.tensor([5, 6])
+    result = plain_step(worker, batch, published.append, Size({}, {}), newest)
     assert seen == [(True, None, [5, 6])]
     assert published[0].tolist() == [5, 8]
     assert batch.seq_lens_cpu.tolist() == [4, 7]
     assert result.next_token_ids.tolist() == [50, 60]
     assert (result.accept_lens.tolist(), result.speculative_num_draft_tokens) == ([1, 1], 1)
-    assert last.newest(batch).tolist() == [50, 60]
     plain, small = (
         result.next_draft_input,
         NgramVerifyInput(

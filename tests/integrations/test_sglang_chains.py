@@ -38,7 +38,9 @@ def follow(chains, batch, *tokens, prompts=False):
 
 
 def drafted(chains, batch, count):
-    return chains.draft(batch.req_pool_indices, count).tolist()
+    found = chains.draft(batch.req_pool_indices, count)
+    assert (found[:, 0] == chains.newest(batch)).all()
+    return found[:, 1:].tolist()
 
 
 def test_prompts_and_texts_of_requests_at_any_place_are_copied(chains):

@@ -17,6 +17,7 @@ from graft.integrations.sglang_steps import (
     LONGEST_REST,
     SEARCH_SHARE,
     LastStep,
+    NewestTokens,
     Pace,
     SearchPrice,
     full_mask,
@@ -64,14 +65,14 @@ def request(name, place, prompt=(1, 2, 3)):
 
 
 def test_the_newest_tokens_are_those_of_the_last_step_of_each_request():
-    last, a, b = LastStep(PLACES, "cpu"), request("a", 3), request("b", 5)
-    last.note(batch_of(a, b), torch.tensor([[10, 11, 0], [20, 0, 0]]), torch.tensor([2, 1]))
-    last.note(batch_of(b), torch.tensor([[21]]), None)
-    assert last.newest(batch_of(b, a)).tolist() == [21, 11]
+    known, a, b = NewestTokens(PLACES, "cpu"), request("a", 3), request("b", 5)
+    known.note(batch_of(a, b), torch.tensor([[10, 11, 0], [20, 0, 0]]), torch.tensor([2, 1]))
+    known.note(batch_of(b), torch.tensor([[21]]), None)
+    assert known.newest(batch_of(b, a)).tolist() == [21, 11]
 
 
 def test_tokens_in_flight_are_those_that_the_scheduler_does_not_know_yet():
-    last, a, b = LastStep(PLACES, "cpu"), request("a", 3), request("b", 5)
+    last, a, b = LastStep(), request("a", 3), request("b", 5)
     last.note(batch_of(a, b), torch.tensor([[10, 11, 0], [20, 0, 0]]), torch.tensor([2, 1]))
     assert last.in_flight(batch_of(b, a), [3, 4]) == [[20], [10, 11]]
     a.output_ids = [10, 11]
@@ -222,7 +223,7 @@ class NgramWorker:
     def forward_batch_generation(self, batch):
         count, nodes = len(batch.reqs), self.draft_token_num
         if self.chains:
-            self.chains.verify_input(self, batch, self.last_step)
+            self.chains.verify_input(self, batch)
             assert batch.forward_mode == "verify"
             places = batch.spec_info.positions.view(count, nodes)
             assert (places[:, 0] == batch.seq_lens).all()

@@ -53,7 +53,7 @@ class Rows:
             self.accepted += same
         kept = torch.zeros(len(draft), dtype=torch.bool, device=DEVICE)
         _, counts, _ = drafts.append(new.to(DEVICE), kept, self.text, 1000)
-        found, rates = drafts.propose(DRAFTED, self.text, counts)
+        found, rates = drafts.propose(DRAFTED, self.text, len(counts))
         self.steps += 1
         for row, text in enumerate(self.texts):
             assert self.text[row, : self.lengths[row]].tolist() == text[: self.lengths[row]]
@@ -109,7 +109,7 @@ def started(text: list[int], *, warm: bool = False) -> tuple[RowDrafts, torch.Te
 
 def sample(drafts: RowDrafts, text: torch.Tensor, *tokens: int) -> torch.Tensor:
     sampled = torch.tensor(tokens, dtype=torch.int32, device=DEVICE)[:, None]
-    return drafts.append(sampled, sampled[:, 0] < 0, text, 1000)[1]
+    return len(drafts.append(sampled, sampled[:, 0] < 0, text, 1000)[1])
 
 
 def test_warming_up_leaves_no_trace():
@@ -467,7 +467,7 @@ def test_ranks_of_tensor_parallel_make_the_same_drafts(vllm, monkeypatch, shown)
         for drafts, on_device in ranks:
             kept = torch.zeros(1, dtype=torch.bool, device=DEVICE)
             _, counts, _ = drafts.append(padded.to(DEVICE), kept, on_device, 1000)
-            tokens, rates = drafts.propose(width, on_device, counts)
+            tokens, rates = drafts.propose(width, on_device, len(counts))
             found.append((tokens.tolist(), None if rates is None else rates.tolist()))
         assert found[0] == found[1]
         [draft] = found[0][0]

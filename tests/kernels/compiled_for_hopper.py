@@ -243,17 +243,20 @@ def recurrent_layers() -> None:
 
 def copies() -> None:
     """Drafts found on the device."""
-    integers = ("text", "lengths", "counts", "draft", "matched", "tried", "sampled")
+    integers = ("text", "lengths", "counts", "draft", "matched", "new", "sampled", "limits")
     types = {name: "*i32" for name in (*integers, "valid", "last", "rates", "guess")}
-    types |= {"best": "*i64", "places": "*i64", "seen": "*fp32"}
-    compile_kernel(
-        copy_triton._append_sampled,
-        types={**types, "discarded": "*i1", "drafted": "*i32"},
-        LENGTHS=32,
-        WIDTH=16,
-    )
-    compile_kernel(copy_triton._search, types=types, LONGEST=16, BLOCK=1024)
-    compile_kernel(copy_triton._draft_copies, types=types, LENGTHS=32, UNIT=1024, WIDTH=16)
+    types |= {"best": "*i64", "newest": "*i64", "places": "*i64", "seen": "*fp32"}
+    names = "_append_sampled", "_search", "_draft_copies"
+    append, search, draft = (getattr(copy_triton, name).kernel for name in names)
+    types |= {"discarded": "*i1"}
+    compile_kernel(append, types=types, warps=1, limits=None, LENGTHS=32, WIDTH=16)
+    others = dict.fromkeys(("discarded", "valid", "counts", "last"))
+    for every in ({}, {"limits": None}):
+        compile_kernel(append, types=types, warps=1, **others, **every, LENGTHS=32, WIDTH=16)
+    compile_kernel(search, types=types, LONGEST=16, BLOCK=1024)
+    for newest in (0, 1):
+        draws = {**types, "draft": "*i64"} if newest else types
+        compile_kernel(draft, types=draws, LENGTHS=32, UNIT=1024, WIDTH=16, NEWEST=newest)
 
 
 if __name__ == "__main__":

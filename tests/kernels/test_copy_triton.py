@@ -11,6 +11,7 @@ from graft.kernels.copy_triton import (
     LONGEST,
     RATE_UNIT,
     DraftState,
+    append_counted,
     append_sampled,
     draft_copies,
     search_copies,
@@ -41,12 +42,11 @@ def placed(rows: list[list[int]], most: int) -> tuple[torch.Tensor, torch.Tensor
 
 
 def fresh_state(rows: int) -> DraftState:
+    """Of rows that had a token in the last step."""
     prior = torch.stack([torch.arange(32.0), torch.full((32,), 2.0)]).to(DEVICE)
-    return DraftState(rows, prior, DEVICE)
-
-
-def one_new(rows: list[list[int]]) -> torch.Tensor:
-    return torch.ones(len(rows), dtype=torch.int32, device=DEVICE)
+    state = DraftState(rows, prior, DEVICE)
+    state.new.fill_(1)
+    return state
 
 
 @pytest.mark.parametrize("block", [8, 64])
@@ -57,51 +57,60 @@ def test_drafts_are_the_tokens_behind_the_latest_longest_match(block, monkeypatc
     rows += [[5], [5, 5], [1, 2, 3] * 12, list(range(30))]
     state = fresh_state(len(rows))
     text, state.lengths = placed(rows, 70)
-    search_copies(text, len(one_new(rows)), state)
-    draft, rates = draft_copies(text, one_new(rows), state, 6, 7)
+    search_copies(text, len(rows), state)
+    draft = draft_copies(text, len(rows), state, 6, 7)
     matched = state.matched.tolist()
     for row, tokens, length in zip(rows, draft.tolist(), matched, strict=True):
         assert (length, tokens) == searched(row, 6), row
-    assert rates.tolist() == [int(RATE_UNIT * length / (length + 2)) for length in matched]
-    assert state.drafted.tolist() == [6 if length else 0 for length in matched]
+    assert state.rates.tolist() == [int(RATE_UNIT * length / (length + 2)) for length in matched]
 
 
 def test_a_row_without_a_new_token_has_no_draft():
     state = fresh_state(2)
     text, state.lengths = placed([[1, 2, 1, 2], [1, 2, 1, 2]], 8)
-    counts = torch.tensor([0, 1], dtype=torch.int32, device=DEVICE)
-    search_copies(text, len(counts), state)
-    draft, rates = draft_copies(text, counts, state, 2, 2)
-    assert draft.tolist() == [[0, 0], [1, 2]]
-    assert rates.tolist() == [0, RATE_UNIT // 2]
-    assert state.drafted.tolist() == [0, 2]
+    state.new[0] = 0
+    search_copies(text, 2, state)
+    assert draft_copies(text, 2, state, 2, 2).tolist() == [[0, 0], [1, 2]]
+    assert state.rates.tolist() == [0, RATE_UNIT // 2]
 
 
 def test_rows_of_a_batch_may_have_other_places_in_the_text():
     state, places = fresh_state(4), torch.tensor([3, 1], device=DEVICE)
     text, state.lengths = placed([[9], [1, 2, 1], [9], [5, 6, 7, 5]], 8)
-    sampled = torch.tensor([[6, 7], [2, -1]], dtype=torch.int32, device=DEVICE)
-    _, counts, _ = append_sampled(sampled, sampled[:, 0] < 0, text, state, 50, 4, places)
+    sampled = torch.tensor([[6, 7], [2, 9]], device=DEVICE)
+    counts = torch.tensor([2, 1], dtype=torch.int32, device=DEVICE)
+    append_counted(sampled, counts, text, state, 50, 4, places)
     assert state.lengths.tolist() == [1, 4, 1, 6]
     assert text[3, :6].tolist() == [5, 6, 7, 5, 6, 7]
+    assert state.newest.tolist() == [0, 2, 0, 7]
     search_copies(text, 2, state, places)
-    draft, rates = draft_copies(text, counts, state, 2, 2, places)
+    draft = draft_copies(text, 2, state, 2, 2, places)
     assert draft.tolist() == [[5, 6], [1, 2]]
-    assert (rates > 0).all()
-    assert state.drafted.tolist() == [0, 2, 0, 2]
-    append_sampled(draft, sampled[:, 0] < 0, text, state, 50, 4, places)
+    assert draft_copies(text, 2, state, 2, 2, places, newest=True).tolist() == [
+        [7, 5, 6],
+        [2, 1, 2],
+    ]
+    assert (state.rates[places] > 0).all()
+    more = torch.cat([draft, torch.full_like(draft[:, :1], 40)], 1)
+    append_counted(more, counts, text, state, 50, 4, places)
     rejected = (state.seen - fresh_state(4).seen)[1]
     assert rejected.sum() > 0  # two tokens and no third one: the second draft token was rejected
+
+
+def test_all_tokens_are_appended_where_no_counts_are_given():
+    state, places = fresh_state(2), torch.tensor([1, 0], device=DEVICE)
+    text, state.lengths = placed([[9], [5, 6]], 8)
+    append_counted(torch.tensor([[7], [8]], device=DEVICE), None, text, state, 50, 4, places)
+    assert [row[:3] for row in text.tolist()] == [[9, 8, 7], [5, 6, 7]]
+    assert state.newest.tolist() == [8, 7]
 
 
 def test_rates_are_known_without_drafts():
     state = fresh_state(1)
     text, state.lengths = placed([[1, 2, 1, 2]], 8)
-    search_copies(text, len(one_new([[]])), state)
-    draft, rates = draft_copies(text, one_new([[]]), state, 0, 7)
-    assert draft.shape == (1, 0)
-    assert rates.tolist() == [RATE_UNIT // 2]
-    assert state.drafted.tolist() == [0]
+    search_copies(text, 1, state)
+    assert draft_copies(text, 1, state, 0, 7).shape == (1, 0)
+    assert state.rates.tolist() == [RATE_UNIT // 2]
 
 
 def test_valid_sampled_tokens_are_appended_where_there_is_space():
@@ -131,15 +140,14 @@ def test_tokens_beyond_the_vocabulary_are_not_valid():
 def test_accepted_and_rejected_drafts_are_counted_by_match_length():
     state = fresh_state(5)
     state.matched.copy_(torch.tensor([3, 5, 3, 0, 3]))
-    state.drafted.copy_(torch.tensor([4, 2, 4, 0, 4]))
     text, state.lengths = placed([[1], [1], [1], [1], [1]], 9)
     sampled = torch.full((5, 5), -1, dtype=torch.int32, device=DEVICE)
-    sampled[0, :3], sampled[1, :3], sampled[3, :1], sampled[4, :2] = 2, 2, 2, 2
+    sampled[0, :3], sampled[1, :5], sampled[3, :1], sampled[4, :2] = 2, 2, 2, 2
     for _ in range(2):  # the second time nothing is left to count
         append_sampled(sampled, sampled[:, 0] < -1, text, state, 50, 5)
     change = (state.seen - fresh_state(5).seen).cpu()
     assert change[0].nonzero().flatten().tolist() == [3, 5]
-    assert change[0, [3, 5]].tolist() == [3.0, 2.0]
+    assert change[0, [3, 5]].tolist() == [3.0, 4.0]
     assert change[1].nonzero().flatten().tolist() == [3]  # the row without a token says nothing
     assert change[1, 3].item() == 2.0
 
@@ -150,7 +158,7 @@ def test_matches_are_checked_without_drafts(token, right):
     state = fresh_state(2)
     text, state.lengths = placed([[1, 2, 3, 1, 2], [4]], 9)
     search_copies(text, 2, state)
-    draft_copies(text, one_new([[], []]), state, 0, 7)
+    draft_copies(text, 2, state, 0, 7)
     sampled = torch.tensor([[token], [4]], dtype=torch.int32, device=DEVICE)
     for _ in range(2):
         append_sampled(sampled, sampled[:, 0] < 0, text, state, 50, 8)
