@@ -13,7 +13,8 @@ FORGOTTEN, EVERY = 0.1, 64  # of what was seen of matches, and after how many se
 
 
 class DeviceDrafts:
-    """Drafts of a batch, whose engine says how tokens are appended. Their state stays on the device, and the host never waits for it.
+    """Drafts of a batch; its engine says how tokens are appended. The state stays on the device,
+    and the host never waits for it.
 
     Texts are rows of a tensor [R, M]; `places` [B] says which row belongs to each request of a
     batch, in their order unless given.

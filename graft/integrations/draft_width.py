@@ -7,14 +7,18 @@ of a step or two ago and from measured step times; 0 makes a plain step.
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 
-from graft.integrations.step_times import AFTER_DRAFTS, DRAFTED, RISE, StepTimes, kind_of
+from graft.integrations.step_times import AFTER_DRAFTS, DRAFTED, RISE, StepTimes
 
 PROBED = 32  # steps without drafts after which they are tried, where no rates arrive
-FIRST_RATE, KEPT = 0.5, 0.95  # the acceptance rate before any draft; its weight a step later
+FIRST_RATE, KEPT = 0.5, 0.95  # the acceptance rate before any draft; weight of a step one later
+TRUSTED = 2.0  # expected tokens that count as accepted before any draft
+DOUBTED = 0.998  # weight of recent drafts that were not, after a plain step
 RECENT = 0.98  # weight of a step one step later, in the gain of the run
 PLAIN_TRIAL = 3  # steps: the first is one right after drafts
-TRIED, LAST_TRIED = 4, 2048  # steps between two trials of a width, doubled each time
+TRIALS = 0.003  # of all tokens: what trials may cost
+APART, SAVED = 16, 500  # steps between two trials, at least; steps whose share is kept, at most
 
 
 class DraftWidth:
@@ -35,11 +39,14 @@ class DraftWidth:
         self._times = StepTimes()
         self._tokens = self._time = 0.0  # of recent steps
         self._right = self._wrong = 0.0
+        self._expected: dict[int, float] = {}  # tokens of each request, by width
+        self._expectations = self._found = 0.0  # of recent drafts
         self._plain = 0  # steps in a row
         self._drafted = False  # the step that was observed last
         self._again = 0  # steps that a trial of plain ones still has
-        self._chosen = 0  # steps
-        self._trials: dict[tuple[int, int], tuple[int, int]] = {}  # of a kind: next step, and pause
+        self._since = 0  # steps chosen after the last trial
+        # Tokens of a request that trials of no drafts, and of others, may cost
+        self._allowed = [inf, inf]
 
     def observe(self, width: int, counts: Sequence[int], seconds: float) -> bool:
         """Count a step: the tokens that each request generated with `width` draft tokens. Returns
@@ -54,6 +61,10 @@ class DraftWidth:
         if width:
             self._right = KEPT * self._right + tokens - requests
             self._wrong = KEPT * self._wrong + sum(count <= width for count in counts)
+            self._expectations = KEPT * self._expectations + self._expected.get(width, 0.0)
+            self._found = KEPT * self._found + tokens / requests - 1.0
+        else:
+            self._expectations, self._found = DOUBTED * self._expectations, DOUBTED * self._found
         return not waited
 
     @property
@@ -76,43 +87,59 @@ class DraftWidth:
             self._again -= 1
             return 0
         worth = max(self._tokens / self._time, 1.0) if self._time else 1.0
-        accepted = {width: expected(width) / requests for width in self._widths}
+        share = min((self._found + TRUSTED) / (self._expectations + TRUSTED), 1.0)
+        accepted = {width: share * expected(width) / requests for width in self._widths}
+        waits = worth * max(self._relative(requests, AFTER_DRAFTS) - 1.0, 0.0)
+        gains = {
+            width: tokens
+            - worth * self._relative(requests, width)
+            - (waits if self._plain and width else 0.0)
+            for width, tokens in accepted.items()
+        }
+        best = max(gains, key=gains.__getitem__)
+        losses = {width: gains[best] - gain for width, gain in gains.items()}
+        losses[0] = PLAIN_TRIAL * losses[0] + waits
+        trial = self._trial(requests, best, accepted, worth, losses)
+        if trial is None:
+            trial = best or (self._widths[1] if probing else 0)
+            self._plain = 0 if trial else self._plain + 1
+        self._expected[trial] = expected(trial) / requests
+        return trial
 
-        def gain(width: int) -> float:
-            begins = self._plain and width
-            waits = self._relative(requests, AFTER_DRAFTS) - 1.0 if begins else 0.0
-            return accepted[width] - worth * (self._relative(requests, width) + max(waits, 0.0))
-
-        self._chosen += 1
-        best = self._trial(requests, max(self._widths, key=gain), accepted, worth)
-        best = best or (self._widths[1] if probing else 0)
-        self._plain = 0 if best else self._plain + 1
-        return best
-
-    def _trial(self, requests: int, best: int, accepted: dict[int, float], worth: float) -> int:
-        """The best width, or now and then one not measured yet: no drafts, or those beside it.
-        Drafts are measured only where they would pay if a step were hardly longer with them."""
-        place = self._widths.index(best)
+    def _trial(
+        self,
+        requests: int,
+        best: int,
+        accepted: dict[int, float],
+        worth: float,
+        losses: dict[int, float],
+    ) -> int | None:
+        """What is measured anew in this step, if anything: no drafts or a width beside the best
+        one, whichever was seen longest ago; from no drafts the most likely width, if it would pay
+        were a step hardly longer with it. `losses` are tokens of a request, and small enough."""
+        share = TRIALS * (1.0 + accepted[best])
+        self._allowed = [min(each + share, SAVED * share) for each in self._allowed]
+        self._since += 1
+        if self._since < APART:
+            return None
         if best:
+            place = self._widths.index(best)
             near = self._widths[max(place - 1, 1) : place + 2]
-            measured = [0, *(width for width in near if width != best)]
+            others = [0, *(width for width in near if width != best)]
         else:
             least = {
                 width: accepted[width] - worth * (DRAFTED + RISE * requests * width)
                 for width in self._widths[1:]
             }
-            likely = max(least, key=lambda width: least[width])
-            measured = [likely] if least[likely] > 0 else []
-        for width in measured:
-            if self._times.settled(requests, width):
-                continue
-            kind = kind_of(requests), width
-            following, pause = self._trials.setdefault(kind, (self._chosen + TRIED, TRIED))
-            if self._chosen >= following:
-                self._trials[kind] = self._chosen + pause, min(2 * pause, LAST_TRIED)
-                self._again = 0 if width else PLAIN_TRIAL - 1
-                return width
-        return best
+            likely = max(least, key=least.__getitem__)
+            others = [likely] if least[likely] > 0 else []
+        others = [width for width in others if losses[width] <= self._allowed[width > 0]]
+        if not others:
+            return None
+        trial = max(others, key=lambda width: self._times.unseen(requests, width))
+        self._allowed[trial > 0] -= losses[trial]
+        self._since, self._again = 0, 0 if trial else PLAIN_TRIAL - 1
+        return trial
 
     def _relative(self, requests: int, width: int) -> float:
         """The time of a step in plain steps."""

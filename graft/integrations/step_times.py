@@ -13,10 +13,9 @@ from statistics import median
 
 RISE = 0.003  # of a plain step: what an additional row adds before any measurement, on a GPU
 DRAFTED = 0.1  # of a plain step: what any draft adds before any measurement
-KEPT = 31  # steps of a kind that its median is of
+KEPT = 9  # steps of a kind that its median is of
 FOLLOWED = 0.25  # of a step's deviation from its cost: what the unit follows
-SETTLED = 3  # steps of a kind after which its median is trusted
-STALE = 2000  # steps without one of a kind after which it is not
+SETTLED = 3  # steps of a kind after which they move the unit
 AFTER_DRAFTS = -1  # in place of draft tokens: a plain step right after drafts
 OUTLIER = 3.0  # times the expected cost: longer steps count as so long
 SHORTEST = 1e-6  # seconds
@@ -43,8 +42,6 @@ class StepTimes:
         cost = min(seconds / self._unit, OUTLIER * expected)
         self._steps += 1
         recent = self._recent.setdefault(kind, deque(maxlen=KEPT))
-        if self._steps - self._last.get(kind, 0) > STALE:
-            recent.clear()
         self._last[kind] = self._steps
         if len(recent) >= SETTLED:
             self._unit *= (max(cost, expected / OUTLIER) / expected) ** FOLLOWED
@@ -74,11 +71,9 @@ class StepTimes:
             ratio = 1.0 + DRAFTED + RISE * rows
         return max(ratio, 1.0) * self.cost(requests, 0)
 
-    def settled(self, requests: int, width: int) -> bool:
-        """Whether enough such steps were seen not too long ago."""
-        kind = kind_of(requests), width
-        seen = len(self._recent.get(kind, ()))
-        return seen >= SETTLED and self._steps - self._last[kind] < STALE
+    def unseen(self, requests: int, width: int) -> int:
+        """Steps since the last one of that kind."""
+        return self._steps - self._last.get((kind_of(requests), width), 0)
 
     def _nearest_plain(self, power: int) -> float:
         plain = [
