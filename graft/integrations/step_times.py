@@ -16,6 +16,7 @@ DRAFTED = 0.1  # of a plain step: what any draft adds before any measurement
 KEPT = 9  # steps of a kind that its median is of
 FOLLOWED = 0.25  # of a step's deviation from its cost: what the unit follows
 SETTLED = 3  # steps of a kind after which they move the unit
+AGED = 500  # steps after which those of a kind before count no more
 AFTER_DRAFTS = -1  # in place of draft tokens: a plain step right after drafts
 OUTLIER = 3.0  # times the expected cost: longer steps count as so long
 SHORTEST = 1e-6  # seconds
@@ -41,7 +42,10 @@ class StepTimes:
             self._unit = seconds / expected
         cost = min(seconds / self._unit, OUTLIER * expected)
         self._steps += 1
+        aged = self.unseen(requests, width) > AGED
         recent = self._recent.setdefault(kind, deque(maxlen=KEPT))
+        if aged:
+            recent.clear()
         self._last[kind] = self._steps
         if len(recent) >= SETTLED:
             self._unit *= (max(cost, expected / OUTLIER) / expected) ** FOLLOWED
