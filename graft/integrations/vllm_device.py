@@ -13,9 +13,10 @@ every request has all of them replays no CUDA graph of the whole model. `registe
 - the trimming: all requests get the same number of draft tokens, chosen one step ahead by
   `DraftWidth`, and the host waits for nothing. A plain step has none;
 - copies of lengths and counts that a plain step does not need;
-- what the host computes anew for each step with drafts: indices that depend on the number of
-  requests and draft tokens alone, and a function compiled at run time, whose guards take longer
-  than its few operations, and whose compilation takes as long as hundreds of steps;
+- drafts beside prompts with which a step has no CUDA graph and without which it has one;
+- what the host computes anew for each step with drafts: places and indices that depend on the
+  number of requests and draft tokens alone, and a function compiled at run time, whose guards
+  take longer than its few operations, and whose compilation takes as long as hundreds of steps;
 - the rounding of graph sizes to multiples of 1 + num_speculative_tokens with cudagraph_mode FULL,
   which needs none: so a plain step replays the graph that vLLM without speculation replays.
 
@@ -29,8 +30,9 @@ import os
 import sys
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import replace
+from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -199,6 +201,7 @@ def proposer_of(base: type[Any]) -> type[Any]:
             runner.num_tokens_no_spec_gpu = runner.num_tokens_no_spec_gpu.long().cpu().numpy()
             metadata = metadata_of(runner._calc_spec_decode_metadata, runner.input_ids.gpu)
             runner._calc_spec_decode_metadata = metadata
+            runner._prepare_input_ids = input_ids_of(runner._prepare_input_ids, runner)
 
         def follow(
             self,
@@ -285,6 +288,85 @@ def metadata_of(compute: Callable[..., Any], input_ids: "Tensor") -> Callable[..
     return metadata
 
 
+def input_ids_of(prepare: Callable[..., None], runner: Any) -> Callable[..., None]:  # noqa: ANN401
+    """vLLM's function that brings sampled and draft tokens into the next step's input; it makes
+    lists of places on the host. Where all requests of the last step decode with as many draft
+    tokens, their rows are copied."""
+
+    def prepared(step: Any, requests: int, total: int, ends: "np.ndarray") -> None:  # noqa: ANN401
+        drafts, sampled = runner._draft_token_ids, runner.input_batch.prev_sampled_token_ids
+        width = total // requests - 1
+        before = runner.prev_positions.np[:requests].tolist()
+        if (
+            width > 0
+            and total == requests * (width + 1)
+            and len(step.scheduled_spec_decode_tokens) == requests
+            and sampled is not None
+            and getattr(drafts, "shape", None) == (len(sampled), width)
+            and before == list(range(requests))
+            and not runner.enable_prompt_embeds
+        ):
+            rows = runner.input_ids.gpu[:total].view(requests, width + 1)
+            rows[:, 0] = sampled[:requests, 0]
+            rows[:, 1:] = drafts[:requests]
+            return
+        prepare(step, requests, total, ends)
+
+    return prepared
+
+
+def keep_graph(scheduler: Any) -> None:  # noqa: ANN401
+    """Drop all drafts of vLLM's next step if it replays a CUDA graph without them, but not with
+    them, because it also computes short prompts: outside of graphs it takes several times as
+    long."""
+    free = scheduler.max_num_running_reqs - len(scheduler.running)
+    prompts = sum(each.num_tokens for each in islice(scheduler.waiting, free))
+    drafted = sum(len(each.spec_token_ids) for each in scheduler.running)
+    tokens = prompts + len(scheduler.running)
+    largest = scheduler.vllm_config.compilation_config.max_cudagraph_capture_size or 0
+    if prompts and tokens <= largest < tokens + drafted:
+        for each in scheduler.running:
+            each.spec_token_ids = []
+
+
+def drafted_by_all(step: Any) -> int | None:  # noqa: ANN401
+    """The draft tokens of each request, where all of a step decode with as many."""
+    drafts, tokens = step.scheduled_spec_decode_tokens, step.num_scheduled_tokens
+    widths = {count - 1 for count in tokens.values()}
+    (width,) = widths if len(widths) == 1 else (-1,)
+    decoding = width >= 0 and len(drafts) == (len(tokens) if width else 0)
+    return width if decoding and not step.scheduled_new_reqs else None
+
+
+class Steps:
+    """What vLLM's scheduler chooses for its steps, and what it learns from them."""
+
+    def __init__(self, most: int) -> None:
+        """With at most so many draft tokens of each request."""
+        self.width = DraftWidth(most)
+        self._counters = DraftCounters()
+        self._last_output = 0.0
+
+    def choose(self, names: Collection[str]) -> int:
+        """Draft tokens of each of these requests in the next step."""
+        expected, rates = None, Shared.rates
+        if rates is not None:
+            expected = accepted_at([rates[name] for name in names if rates.get(name)])
+        return self.width.choose(len(names), expected)
+
+    def observe(self, step: Any, sampled: list[list[int]]) -> None:  # noqa: ANN401
+        """A step's output is there: learn from it if all requests decode with as many draft
+        tokens."""
+        now = time.perf_counter()
+        seconds, self._last_output = now - self._last_output, now
+        width = drafted_by_all(step)
+        if width is not None and seconds < WIDEST_GAP:
+            self.width.observe(width, [len(each) for each in sampled if each], seconds)
+        if drafted := sum(map(len, step.scheduled_spec_decode_tokens.values())):
+            accepted = sum(len(each) - 1 for each in sampled if each)
+            self._counters.add(Counter({SOURCE: drafted}), Counter({SOURCE: accepted}))
+
+
 def scheduler_of(base: type[Any]) -> type[Any]:
     """vLLM's asynchronous scheduler with as many draft tokens a step as are expected to pay."""
 
@@ -293,46 +375,23 @@ def scheduler_of(base: type[Any]) -> type[Any]:
             super().__init__(*args, **kwargs)
             config = getattr(self.vllm_config, "speculative_config", None)
             drafting = config is not None and config.method == METHOD
-            self._draft_width = DraftWidth(self.num_spec_tokens) if drafting else None
-            self._counters = DraftCounters() if drafting else None
-            self._last_output = 0.0
+            self._steps = Steps(self.num_spec_tokens) if drafting else None
+
+        def schedule(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+            if self._steps and self.waiting:
+                keep_graph(self)
+            return super().schedule(*args, **kwargs)
 
         def _update_after_schedule(self, scheduler_output: Any) -> None:  # noqa: ANN401
-            if self._draft_width is not None:
-                names, expected = scheduler_output.num_scheduled_tokens, None
-                if (rates := Shared.rates) is not None:
-                    expected = accepted_at([rates[name] for name in names if rates.get(name)])
-                scheduler_output.num_spec_tokens_to_schedule = self._draft_width.choose(
-                    len(names), expected
-                )
+            if self._steps:
+                width = self._steps.choose(scheduler_output.num_scheduled_tokens)
+                scheduler_output.num_spec_tokens_to_schedule = width
             super()._update_after_schedule(scheduler_output)
 
         def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:  # noqa: ANN401
-            if self._draft_width is not None and self._counters is not None:
-                sampled = model_runner_output.sampled_token_ids
-                self._observe(self._draft_width, scheduler_output, sampled)
-                drafts = scheduler_output.scheduled_spec_decode_tokens.values()
-                if drafted := sum(map(len, drafts)):
-                    accepted = sum(len(each) - 1 for each in sampled if each)
-                    self._counters.add(Counter({SOURCE: drafted}), Counter({SOURCE: accepted}))
+            if self._steps:
+                self._steps.observe(scheduler_output, model_runner_output.sampled_token_ids)
             return super().update_from_output(scheduler_output, model_runner_output)
-
-        def _observe(
-            self,
-            chooser: DraftWidth,
-            scheduler_output: Any,  # noqa: ANN401
-            sampled: list[list[int]],
-        ) -> None:
-            """Count a step in which all requests decode with the same number of draft tokens."""
-            now = time.perf_counter()
-            seconds, self._last_output = now - self._last_output, now
-            drafts = scheduler_output.scheduled_spec_decode_tokens
-            tokens = scheduler_output.num_scheduled_tokens
-            widths = {count - 1 for count in tokens.values()}
-            (width,) = widths if len(widths) == 1 else (-1,)
-            decoding = width >= 0 and len(drafts) == (len(tokens) if width else 0)
-            if decoding and not scheduler_output.scheduled_new_reqs and seconds < WIDEST_GAP:
-                chooser.observe(width, [len(each) for each in sampled if each], seconds)
 
     return DraftingScheduler
 

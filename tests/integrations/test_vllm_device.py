@@ -19,6 +19,7 @@ from graft.integrations.vllm_device import (
     RowDrafts,
     Shared,
     follow_rows,
+    input_ids_of,
     metadata_of,
     read_rates,
     register,
@@ -214,6 +215,9 @@ class OwnRunner:
     def _calc_spec_decode_metadata(self, *_: object) -> None:
         pass
 
+    def _prepare_input_ids(self, *_: object) -> None:
+        pass
+
     def _copy_valid_sampled_token_count(self, *_: object) -> None:
         self.copied += 1
 
@@ -225,6 +229,12 @@ class OwnScheduler:
         self.vllm_config = vllm_config
         self.num_spec_tokens = vllm_config.speculative_config.num_speculative_tokens
         self.scheduled: list[int] = []
+        self.running: list[SimpleNamespace] = []
+        self.waiting: list[SimpleNamespace] = []
+        self.max_num_running_reqs = 3
+
+    def schedule(self) -> list[int]:
+        return [len(each.spec_token_ids) for each in self.running]
 
     def _update_after_schedule(self, scheduler_output: SimpleNamespace) -> None:
         self.scheduled.append(scheduler_output.num_spec_tokens_to_schedule)
@@ -282,6 +292,47 @@ CONFIG = SimpleNamespace(
     model_config=SimpleNamespace(max_model_len=64, get_vocab_size=lambda: 1000),
     scheduler_config=SimpleNamespace(max_num_seqs=2),
 )
+
+
+def test_rows_of_sampled_and_draft_tokens_are_copied_where_all_requests_decode_again():
+    ids, calls = torch.zeros(8, dtype=torch.int32), []
+    runner = SimpleNamespace(
+        input_ids=SimpleNamespace(gpu=ids), enable_prompt_embeds=False,
+        prev_positions=SimpleNamespace(np=np.array([0, 1, 7])),
+        input_batch=SimpleNamespace(prev_sampled_token_ids=torch.tensor([[5], [6]])),
+        _draft_token_ids=torch.tensor([[50, 51], [60, 61]], dtype=torch.int32),
+    )  # fmt: skip
+    prepare = input_ids_of(lambda *given: calls.append(given), runner)
+    step = SimpleNamespace(scheduled_spec_decode_tokens={"a": [-1] * 2, "b": [-1] * 2})
+    prepare(step, 2, 6, None)
+    assert ids.tolist() == [5, 50, 51, 6, 60, 61, 0, 0]
+    assert not calls
+    prepare(step, 3, 8, None)  # with a prompt of two tokens
+    runner.prev_positions.np = np.array([1, 0])
+    prepare(step, 2, 6, None)  # the rows have moved
+    step.scheduled_spec_decode_tokens = {}
+    prepare(step, 2, 2, None)  # without drafts
+    runner.input_batch.prev_sampled_token_ids = None
+    prepare(step, 2, 6, None)
+    assert [each[1:3] for each in calls] == [(3, 8), (2, 6), (2, 2), (2, 6)]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "kept"),
+    [([], [3, 3]), ([9], [0, 0]), ([20], [3, 3]), ([2], [3, 3]), ([9, 30], [0, 0])],
+)
+def test_prompts_that_leave_no_room_for_drafts_in_a_cuda_graph_have_none_beside(
+    vllm, prompts, kept
+):
+    """Graphs have up to 16 tokens, and the last prompt waits until another request ends."""
+    register()
+    config = SimpleNamespace(
+        **vars(CONFIG), compilation_config=SimpleNamespace(max_cudagraph_capture_size=16)
+    )
+    scheduler = vllm["vllm.v1.core.sched.async_scheduler"].AsyncScheduler(config)
+    scheduler.running = [SimpleNamespace(spec_token_ids=[-1] * 3) for _ in range(2)]
+    scheduler.waiting = [SimpleNamespace(num_tokens=tokens) for tokens in prompts]
+    assert scheduler.schedule() == kept
 
 
 def new_request(name: str, **extra: object) -> SimpleNamespace:
@@ -492,7 +543,7 @@ def test_only_steps_that_decode_with_equal_drafts_are_timed(vllm, monkeypatch):
     register()
     scheduler = vllm["vllm.v1.core.sched.async_scheduler"].AsyncScheduler(CONFIG)
     seen = []
-    monkeypatch.setattr(scheduler._draft_width, "observe", lambda *step: seen.append(step[:2]))
+    monkeypatch.setattr(scheduler._steps.width, "observe", lambda *step: seen.append(step[:2]))
     monkeypatch.setattr(vllm_device.time, "perf_counter", lambda: 0.01)
     drafts = {"a": [-1] * 3, "b": [-1] * 3}
     for rows, draft, new in (
