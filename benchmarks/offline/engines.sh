@@ -2,6 +2,7 @@
 # Engines side by side on one GPU, prefix caches off, for benchmarks.serve.side_by_side:
 #   MODEL=FOLDER PROJECT=FOLDER WHEELS=FOLDER engines.sh start NAME=KIND:PORT...
 #   engines.sh wait SECONDS PORT...
+#   engines.sh only NAME...      the others pause: idle ones of SGLang keep a core busy
 #   engines.sh stop
 # KIND is sglang, sglang-ngram, sglang-graft, sglang-chains, vllm, vllm-ngram, vllm-ngram-gpu, vllm-graft or graft.
 # WHEELS has the folders graft, sglang and vllm that pack.py made; logs lie in $LOGS.
@@ -67,9 +68,14 @@ wait)
       sleep 1
     done
   done ;;
+only)
+  for pid in "$logs"/*.pid; do
+    name=$(basename "$pid" .pid); [[ " $* " == *" $name "* ]] && signal=CONT || signal=STOP
+    kill -$signal -- "-$(cat "$pid")" 2> /dev/null || true
+  done ;;
 stop)
   for pid in "$logs"/*.pid; do kill -9 -- "-$(cat "$pid")" 2> /dev/null || true; rm "$pid"; done ;;
 *)
-  sed -n '2,11s/^# *//p' "$0"
+  sed -n '2,12s/^# *//p' "$0"
   exit 2 ;;
 esac
