@@ -16,9 +16,9 @@ FIRST_RATE, KEPT = 0.5, 0.95  # the acceptance rate before any draft; weight of 
 TRUSTED = 2.0  # expected tokens that count as accepted before any draft
 DOUBTED = 0.998  # weight of recent drafts that were not, after a plain step
 RECENT = 0.98  # weight of a step one step later, in the gain of the run
-PLAIN_TRIAL = 3  # steps: the first is one right after drafts
-TRIALS = 0.003  # of all tokens: what trials may cost
-APART, SAVED = 16, 500  # steps between two trials, at least; steps whose share is kept, at most
+TRIAL, PLAIN_TRIAL = 2, 3  # steps: the first plain one is one right after drafts
+TRIALS = 0.004  # of all tokens: what trials may cost
+APART, SAVED = 16, 1000  # steps between two trials, at least; steps whose share is kept, at most
 
 
 class DraftWidth:
@@ -43,7 +43,7 @@ class DraftWidth:
         self._expectations = self._found = 0.0  # of recent drafts
         self._plain = 0  # steps in a row
         self._drafted = False  # the step that was observed last
-        self._again = 0  # steps that a trial of plain ones still has
+        self._again = (0, 0)  # the width of a trial, and steps that it still has
         self._since = 0  # steps chosen after the last trial
         # Tokens of a request that trials of no drafts, and of others, may cost
         self._allowed = [inf, inf]
@@ -57,7 +57,7 @@ class DraftWidth:
         waited, self._drafted = self._drafted and not width, width > 0
         self._times.observe(requests, AFTER_DRAFTS if waited else width, seconds)
         self._tokens = RECENT * self._tokens + tokens / requests
-        self._time = RECENT * self._time + self._relative(requests, width)
+        self._time = RECENT * self._time + self._times.cost(requests, width)
         if width:
             self._right = KEPT * self._right + tokens - requests
             self._wrong = KEPT * self._wrong + sum(count <= width for count in counts)
@@ -83,28 +83,29 @@ class DraftWidth:
         probing = expected is None and self._plain >= PROBED
         if expected is None:
             expected = _accepted({self._observed_rate(): requests})
-        if self._again:
-            self._again -= 1
-            return 0
+        tried, steps = self._again
+        if steps:
+            self._again = tried, steps - 1
+            return tried
         worth = max(self._tokens / self._time, 1.0) if self._time else 1.0
         share = min((self._found + TRUSTED) / (self._expectations + TRUSTED), 1.0)
         accepted = {width: share * expected(width) / requests for width in self._widths}
-        waits = worth * max(self._relative(requests, AFTER_DRAFTS) - 1.0, 0.0)
+        waits = worth * max(self._times.cost(requests, AFTER_DRAFTS) - 1.0, 0.0)
         gains = {
             width: tokens
-            - worth * self._relative(requests, width)
+            - worth * self._times.cost(requests, width)
             - (waits if self._plain and width else 0.0)
             for width, tokens in accepted.items()
         }
         best = max(gains, key=gains.__getitem__)
-        losses = {width: gains[best] - gain for width, gain in gains.items()}
-        losses[0] = PLAIN_TRIAL * losses[0] + waits
-        trial = self._trial(requests, best, accepted, worth, losses)
-        if trial is None:
-            trial = best or (self._widths[1] if probing else 0)
-            self._plain = 0 if trial else self._plain + 1
-        self._expected[trial] = expected(trial) / requests
-        return trial
+        losses = {width: TRIAL * (gains[best] - gain) for width, gain in gains.items()}
+        losses[0] = PLAIN_TRIAL * (gains[best] - gains[0]) + waits
+        chosen = self._trial(requests, best, accepted, worth, losses)
+        if chosen is None:
+            chosen = best or (self._widths[1] if probing else 0)
+            self._plain = 0 if chosen else self._plain + 1
+        self._expected[chosen] = expected(chosen) / requests
+        return chosen
 
     def _trial(
         self,
@@ -134,18 +135,14 @@ class DraftWidth:
             likely = max(least, key=least.__getitem__)
             others = [likely] if least[likely] > 0 else []
         others = [width for width in others if losses[width] <= self._allowed[width > 0]]
+        if best and accepted[best] < worth * (self._times.cost_at_most(requests, best) - 1.0):
+            others = [0]
         if not others:
             return None
         trial = max(others, key=lambda width: self._times.unseen(requests, width))
         self._allowed[trial > 0] -= losses[trial]
-        self._since, self._again = 0, 0 if trial else PLAIN_TRIAL - 1
+        self._since, self._again = 0, (trial, (TRIAL if trial else PLAIN_TRIAL) - 1)
         return trial
-
-    def _relative(self, requests: int, width: int) -> float:
-        """The time of a step in plain steps."""
-        if not width:
-            return 1.0
-        return self._times.cost(requests, width) / self._times.cost(requests, 0)
 
     def _observed_rate(self) -> float:
         return (self._right + FIRST_RATE) / (self._right + self._wrong + 1.0)
