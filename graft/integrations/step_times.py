@@ -17,7 +17,7 @@ from statistics import median_low
 RISE = 0.003  # of a plain step: what an additional row adds before any measurement, on a GPU
 DRAFTED = 0.1  # of a plain step: what any draft adds before any measurement
 COMPARED = 9  # steps of a run that are compared, at most
-FEWEST = 2  # steps of a run with which others are compared
+FEWEST = 2  # steps of runs that are compared
 FRESH = 64  # steps: runs that ended before are of another time
 COMPARISONS = 5  # that a median is of
 CHANGED = 1.2  # times as long, or as short: a comparison with such steps counts no more
@@ -72,13 +72,14 @@ class StepTimes:
         run.last.append(seconds)
         run.steps, run.ended = run.steps + 1, self._steps
         self._runs[power] = before, run
-        if before is None or before.steps < FEWEST or run.steps > COMPARED:
+        begins = run.steps == FEWEST
+        if before is None or before.steps < FEWEST or not FEWEST <= run.steps <= COMPARED:
             return
         if width:
             if not before.width or run.steps <= before.steps:
-                self._compare(requests, width, run.seconds, before, begins=run.steps == 1)
+                self._compare(requests, width, run.seconds, before, begins=begins)
         else:
-            self._compare(requests, before.width, before.seconds, run, begins=run.steps == 1)
+            self._compare(requests, before.width, before.seconds, run, begins=begins)
 
     def _compare(
         self, requests: int, width: int, seconds: float, other: Run, *, begins: bool

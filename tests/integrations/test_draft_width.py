@@ -43,7 +43,7 @@ def test_what_any_draft_costs_is_measured():
 
 def test_steps_beyond_the_largest_graph_are_avoided():
     width = DraftWidth(15)
-    for drafted in (0, 0, 1, 3, 7, 15) * 20:
+    for drafted in [each for each in (0, 1, 3, 7, 15) * 10 for _ in range(3)]:
         width.observe(drafted, [1 + drafted // 2] * 64, 5.0 if drafted == 15 else 1.5)
     assert width.choose(64, accepted_at([0.9] * 64)) == 7
 
@@ -95,6 +95,37 @@ def test_costs_of_other_batches_are_near_those_of_the_nearest():
     assert dearer == pytest.approx(times.cost(4, 3) / times.cost(4, 0), rel=0.05)
     assert times.cost(8, 7) > times.cost(8, 3)
     assert times.unseen(8, 3) > times.unseen(4, 0) > times.unseen(64, 3) == 0
+
+
+def test_one_long_step_is_no_cost():
+    times = StepTimes()
+    for drafted, seconds in ((0, 2.0), (7, 2.4), (0, 2.0)) * 3:
+        for step in range(4):
+            times.observe(16, drafted, 30.0 if drafted and not step else seconds)
+    assert times.cost(16, 7) == pytest.approx(1.2)
+
+
+def test_costs_stay_while_steps_of_one_kind_run():
+    """Whatever slows them: prompts, another process, longer texts."""
+    times, random = StepTimes(), Random(0)
+    for drafted in (0, 7, 0, 7) * 3:
+        for _ in range(4):
+            times.observe(64, drafted, 2.8 if drafted else 2.0)
+    for step in range(4000):
+        kind, usual = (0, 2.0) if step < 2000 else (7, 2.8)
+        times.observe(64, kind, usual * random.choice((0.95, 1.0, 1.05, 7.0)) * (1 + step / 2000))
+        assert times.cost(64, 7) == pytest.approx(1.4, rel=0.15)
+
+
+def test_widths_compared_with_each_other_go_back_to_plain_steps():
+    times = StepTimes()
+    for _ in range(4):
+        times.observe(4, 0, 2.0)
+    for drafted in (7, 15) * 50:
+        for _ in range(3):
+            times.observe(4, drafted, 2.5 if drafted == 7 else 3.0)
+    assert times.cost(4, 7) == pytest.approx(1.25)
+    assert times.cost(4, 15) == pytest.approx(1.5)
 
 
 def test_drafts_begin_only_if_they_also_pay_for_the_wait_behind_them():
