@@ -104,7 +104,7 @@ class DraftWidth:
         if chosen is None:
             chosen = best or (self._widths[1] if probing else 0)
             self._plain = 0 if chosen else self._plain + 1
-        self._expected[chosen] = expected(chosen) / requests
+        self._expected[chosen] = accepted[chosen] / share
         return chosen
 
     def _trial(
