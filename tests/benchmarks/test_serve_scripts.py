@@ -81,8 +81,9 @@ def test_a_server_killed_under_load_damages_nothing(tmp_path, loaded_smollm2):
 
 @pytest.fixture
 def call(monkeypatch):
-    """Runs side_by_side in this process, with two processes of clients."""
+    """Runs side_by_side in this process, with two processes of clients and small cells."""
     monkeypatch.setattr(side_by_side, "PROCESSES", 2)
+    monkeypatch.setattr(side_by_side, "LEAST", 4)
 
     def run(*words):
         monkeypatch.setattr(sys, "argv", ["side_by_side", *map(str, words)])
@@ -102,21 +103,21 @@ def test_servers_answer_the_same_requests_in_turns(server, call, tmp_path, capsy
     (folder / "question.jsonl").write_text(lines)
     requests, out = tmp_path / "requests.jsonl.gz", tmp_path / "rows.jsonl"
     assert not call("write", "--out", requests, "--requests", f"all=spec_bench:{folder}:3:rag")
-    sent = ["--requests", requests, "--max-tokens", 6, "--repeats", 2, "--concurrency", 1, 5]
+    sent = ["--requests", requests, "--max-tokens", 6, "--repeats", 2, "--concurrency", 1, 3]
     servers = [f"--server={name}={server.url}" for name in ("one", "two")]
     assert not call("run", *sent, *servers, "--out", out)
     rows = read_results(out).rows
     order = [(row["repeat"], row["concurrency"], row["server"]) for row in rows]
     turns = [(0, ("one", "two")), (1, ("two", "one"))]
     assert order == [
-        (turn, many, name) for turn, names in turns for many in (1, 5) for name in names
+        (turn, many, name) for turn, names in turns for many in (1, 3) for name in names
     ]
-    assert [row["requests"] for row in rows] == [16, 16, 20, 20] * 2
+    assert [row["requests"] for row in rows] == [4, 4, 12, 12] * 2
     assert all(row["same"] == row["compared"] == row["requests"] for row in rows)
     assert all(row["tokens"] == 6 * row["requests"] for row in rows)
     lines = capsys.readouterr().out.splitlines()
-    starts = ["all 1 repeat 0: ", "all 5 repeat 0: ", "all 1 repeat 1: ", "all 5 repeat 1: "]
-    starts += ["all 1, repeats 2: ", "all 5, repeats 2: "]
+    starts = ["all 1 repeat 0: ", "all 3 repeat 0: ", "all 1 repeat 1: ", "all 3 repeat 1: "]
+    starts += ["all 1, repeats 2: ", "all 3, repeats 2: "]
     assert len(lines) == len(starts)
     assert all(map(str.startswith, lines, starts))
     empty, other = tmp_path / "empty.gz", tmp_path / "other.gz"
