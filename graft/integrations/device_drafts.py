@@ -20,8 +20,8 @@ class DeviceDrafts:
     batch, in their order unless given.
     """
 
-    def __init__(self, most: int, rows: int, device: "torch.device") -> None:
-        """At most `most` draft tokens for each of so many rows."""
+    def __init__(self, most: int, rows: int, vocabulary: int, device: "torch.device") -> None:
+        """At most `most` draft tokens, of that vocabulary, for each of so many rows."""
         import torch
 
         from graft.kernels.copy_triton import LONGEST, DraftState
@@ -29,7 +29,8 @@ class DeviceDrafts:
         lengths = 1 << LONGEST.bit_length()  # match lengths, padded to a power of two
         length = torch.arange(lengths, device=device, dtype=torch.float32)
         self._prior = torch.stack([length, torch.full_like(length, 2.0)]) * PRIOR / (length + 2)
-        self.most, self._state, self._device = most, DraftState(rows, self._prior, device), device
+        self._state = DraftState(rows, self._prior, device, vocabulary, most)
+        self.most, self._device = most, device
         self._searches = self._plain = 0  # of these; plain steps in a row
 
     def move(self, text: "Tensor", moves: Sequence[tuple[int, int]]) -> None:
@@ -84,7 +85,7 @@ class DeviceDrafts:
         """See `draft_copies`."""
         from graft.kernels.copy_triton import draft_copies
 
-        return draft_copies(text, rows, self._state, drafted, self.most, places, newest=newest)
+        return draft_copies(text, rows, self._state, drafted, places, newest=newest)
 
     @property
     def newest(self) -> "Tensor":

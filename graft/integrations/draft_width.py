@@ -27,7 +27,7 @@ class DraftWidth:
     The time of a step is worth the tokens that the run generates in it on average: weighing each
     step by itself would cut good drafts short and pad the others. Times are in plain steps of as
     many requests, and tokens are those of one request. What the plain step right after drafts takes
-    longer counts where drafts begin, because who begins will stop.
+    longer counts where drafts begin, because drafts that begin also end.
     """
 
     def __init__(self, max_width: int, fewest: int = 1) -> None:
@@ -80,13 +80,13 @@ class DraftWidth:
         """
         if not requests:
             return self._widths[-1]
-        probing = expected is None and self._plain >= PROBED
-        if expected is None:
-            expected = _accepted({self._observed_rate(): requests})
         tried, steps = self._again
         if steps:
             self._again = tried, steps - 1
             return tried
+        probing = expected is None and self._plain >= PROBED
+        if expected is None:
+            expected = _accepted({self._observed_rate(): requests})
         worth = max(self._tokens / self._time, 1.0) if self._time else 1.0
         share = min((self._found + TRUSTED) / (self._expectations + TRUSTED), 1.0)
         accepted = {width: share * expected(width) / requests for width in self._widths}

@@ -46,21 +46,20 @@ class PlacedDrafts(DeviceDrafts):
         tokens: "Tensor",
         counts: "Tensor | None",
         text: "Tensor",
-        vocabulary: int,
         places: "Tensor",
     ) -> None:
         """See `append_counted`."""
         from graft.kernels.copy_triton import append_counted
 
-        append_counted(tokens, counts, text, self._state, vocabulary, self.most + 1, places)
+        append_counted(tokens, counts, text, self._state, places)
 
-    def warm_up(self, text: "Tensor", vocabulary: int) -> None:
+    def warm_up(self, text: "Tensor") -> None:
         """Compile the kernels for texts of that shape; the first row of it is overwritten."""
         import torch
 
         place = torch.zeros(1, dtype=torch.int64, device=text.device)
         for kind, counts in product((torch.int32, torch.int64), (None, place.int())):
-            self.append(place[:, None].to(kind), counts, text, vocabulary, place)
+            self.append(place[:, None].to(kind), counts, text, place)
         self.compile(text, newest=True)
 
 
@@ -73,12 +72,13 @@ class Chains:
 
         device = torch.device(device)
         on_gpu, width = device.type == "cuda", context + most + 1 + room()
-        self._drafts, self._vocabulary = PlacedDrafts(most, places, device), vocabulary
+        self._drafts = PlacedDrafts(most, places, vocabulary, device)
+        self._vocabulary = vocabulary
         self._text = torch.zeros(places, width, dtype=torch.int32, device=device)
         self._reported = torch.zeros(places, dtype=torch.int32, pin_memory=on_gpu)
         self._settled = ReportedRates()
         self._found = False  # what the texts may go on with
-        self._drafts.warm_up(self._text, vocabulary)
+        self._drafts.warm_up(self._text)
 
     def begin(self, batch: Any, read: Callable[[Any], Texts]) -> None:  # noqa: ANN401
         """Prompts are computed: write the tokens of each request that are known, behind its texts,
@@ -109,7 +109,7 @@ class Chains:
         """The new tokens [B, N] of a batch, counts [B] of them or one of each. Finds what may be
         next, in plain steps one time in SEARCHED; not behind prompts, as others decode too."""
         places = batch.req_pool_indices
-        self._drafts.append(tokens, counts, self._text, self._vocabulary, places)
+        self._drafts.append(tokens, counts, self._text, places)
         self._found = self._drafts.searches(plain=counts is None) and not prompts
         if self._found:
             self._drafts.search(self._text, len(tokens), places)

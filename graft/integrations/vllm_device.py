@@ -62,11 +62,11 @@ logger = logging.getLogger(__name__)
 class RowDrafts(DeviceDrafts):
     """Drafts of vLLM's batch, whose rows of text move with its rows."""
 
-    def __init__(self, most: int, rows: int, device: "torch.device") -> None:
-        """At most `most` draft tokens for each of so many rows."""
+    def __init__(self, most: int, rows: int, vocabulary: int, device: "torch.device") -> None:
+        """See `DeviceDrafts`."""
         import torch
 
-        super().__init__(most, rows, device)
+        super().__init__(most, rows, vocabulary, device)
         self._none = torch.empty(rows, 0, dtype=torch.int32, device=device)
         self._places: dict[str, int] = {}
 
@@ -105,19 +105,19 @@ class RowDrafts(DeviceDrafts):
         self._places = dict(places)
 
     def append(
-        self, sampled: "Tensor", discarded: "Tensor", text: "Tensor", vocabulary: int
+        self, sampled: "Tensor", discarded: "Tensor", text: "Tensor"
     ) -> "tuple[Tensor, Tensor, Tensor]":
         """See `append_sampled`."""
         from graft.kernels.copy_triton import append_sampled
 
-        return append_sampled(sampled, discarded, text, self._state, vocabulary, self.most + 1)
+        return append_sampled(sampled, discarded, text, self._state)
 
-    def warm_up(self, text: "Tensor", vocabulary: int) -> None:
+    def warm_up(self, text: "Tensor") -> None:
         """Compile the kernels for texts of that shape; the first row of it is overwritten."""
         import torch
 
         kept = torch.zeros(1, dtype=torch.bool, device=text.device)
-        self.append(torch.ones_like(text[:1, :1]), kept, text, vocabulary)
+        self.append(torch.ones_like(text[:1, :1]), kept, text)
         self.compile(text)
 
     def propose(self, drafted: int, text: "Tensor", rows: int) -> "tuple[Tensor, Tensor | None]":
@@ -183,9 +183,9 @@ def proposer_of(base: type[Any]) -> type[Any]:
             rows = vllm_config.scheduler_config.max_num_seqs
             vocabulary = vllm_config.model_config.get_vocab_size()
             self._reader = Reader(vocabulary, lambda: tokenizer_of(vllm_config))
-            self._drafts = RowDrafts(self.k, rows, device)
+            self._drafts = RowDrafts(self.k, rows, vocabulary, device)
             text = torch.zeros(1, self.max_model_len + room(), dtype=torch.int32, device=device)
-            self._drafts.warm_up(text, vocabulary)
+            self._drafts.warm_up(text)
             self._columns, self._runner = 1, runner
             self._copy_counts = runner._copy_valid_sampled_token_count
             runner._copy_valid_sampled_token_count = self._copy_counts_of_drafts
@@ -223,15 +223,13 @@ def proposer_of(base: type[Any]) -> type[Any]:
         def update_token_ids_ngram(  # noqa: PLR0913  vLLM's contract
             self,
             sampled_token_ids: "Tensor",
-            gpu_input_batch: Any,  # noqa: ANN401
+            gpu_input_batch: object,  # noqa: ARG002
             token_ids_gpu: "Tensor",
             num_tokens_no_spec: object,  # noqa: ARG002
             discard_request_mask: "Tensor",
         ) -> "tuple[Tensor, Tensor, Tensor]":
             self._columns = sampled_token_ids.shape[1]
-            return self._drafts.append(
-                sampled_token_ids, discard_request_mask, token_ids_gpu, gpu_input_batch.vocab_size
-            )
+            return self._drafts.append(sampled_token_ids, discard_request_mask, token_ids_gpu)
 
         def propose(  # noqa: PLR0913  vLLM's contract
             self,
@@ -296,14 +294,13 @@ def input_ids_of(prepare: Callable[..., None], runner: Any) -> Callable[..., Non
     def prepared(step: Any, requests: int, total: int, ends: "np.ndarray") -> None:  # noqa: ANN401
         drafts, sampled = runner._draft_token_ids, runner.input_batch.prev_sampled_token_ids
         width = total // requests - 1
-        before = runner.prev_positions.np[:requests].tolist()
         if (
             width > 0
             and total == requests * (width + 1)
             and len(step.scheduled_spec_decode_tokens) == requests
             and sampled is not None
             and getattr(drafts, "shape", None) == (len(sampled), width)
-            and before == list(range(requests))
+            and runner.prev_positions.np[:requests].tolist() == list(range(requests))
             and not runner.enable_prompt_embeds
         ):
             rows = runner.input_ids.gpu[:total].view(requests, width + 1)

@@ -24,7 +24,11 @@ class DraftState:
     `places` says which row of text belongs to each row of a batch: the same one, unless told.
     """
 
-    def __init__(self, rows: int, prior: Tensor, device: torch.device) -> None:
+    def __init__(
+        self, rows: int, prior: Tensor, device: torch.device, vocabulary: int, max_drafted: int
+    ) -> None:
+        """Token ids are below the vocabulary, and drafts have at most so many tokens."""
+        self.vocabulary, self.max_drafted = vocabulary, max_drafted
         self.seen = prior.clone()  # [2, lengths]: right and wrong tokens behind matches
         self.places = torch.arange(rows, device=device)
         self.best, self.newest = (
@@ -37,13 +41,8 @@ class DraftState:
         )
 
 
-def append_sampled(  # noqa: PLR0913
-    sampled: Tensor,
-    discarded: Tensor,
-    text: Tensor,
-    state: DraftState,
-    vocabulary: int,
-    max_columns: int,
+def append_sampled(
+    sampled: Tensor, discarded: Tensor, text: Tensor, state: DraftState
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Write the valid ones of the sampled tokens [B, T] behind the first B rows of text [R, M], and
     count whether drafts of T - 1 tokens were right. What does not fit is left out.
@@ -57,36 +56,27 @@ def append_sampled(  # noqa: PLR0913
     counts = torch.empty(rows, dtype=torch.int32, device=sampled.device)
     last = torch.empty(rows, dtype=text.dtype, device=sampled.device)
     found = discarded, None, valid, counts, last
-    _append(sampled, found, text, state, vocabulary, max_columns, state.places)
+    _append(sampled, found, text, state, state.places)
     return last, counts, valid
 
 
-def append_counted(  # noqa: PLR0913
-    sampled: Tensor,
-    counts: Tensor | None,
-    text: Tensor,
-    state: DraftState,
-    vocabulary: int,
-    max_columns: int,
-    places: Tensor,
+def append_counted(
+    sampled: Tensor, counts: Tensor | None, text: Tensor, state: DraftState, places: Tensor
 ) -> None:
     """Write the first `counts` [B] of the sampled tokens [B, T], or all, behind rows `places` [B]
     of text [R, M]; otherwise like `append_sampled`."""
-    found = None, counts, None, None, None
-    _append(sampled, found, text, state, vocabulary, max_columns, places)
+    _append(sampled, (None, counts, None, None, None), text, state, places)
 
 
-def _append(  # noqa: PLR0913
+def _append(
     sampled: Tensor,
     found: tuple[Tensor | None, ...],
     text: Tensor,
     state: DraftState,
-    vocabulary: int,
-    max_columns: int,
     places: Tensor,
 ) -> None:
     rows, columns = sampled.shape
-    width = triton.next_power_of_2(max_columns)
+    width = triton.next_power_of_2(state.max_drafted + 1)
     types = (each if each is None else each.dtype for each in (sampled, *found[:2]))
     _append_sampled(
         (*types, width),
@@ -94,7 +84,7 @@ def _append(  # noqa: PLR0913
         (
             sampled, *found, text, state.lengths, state.new, state.newest, state.best, places,
             state.seen, state.matched, state.guess, text.stride(0), text.shape[1],
-            sampled.stride(0), columns, vocabulary,
+            sampled.stride(0), columns, state.vocabulary,
         ),
         {"LENGTHS": state.seen.shape[1], "WIDTH": width},
         warps=1,
@@ -161,12 +151,11 @@ def draft_copies(  # noqa: PLR0913
     rows: int,
     state: DraftState,
     drafted: int,
-    most: int,
     places: Tensor | None = None,
     *,
     newest: bool = False,
 ) -> Tensor:
-    """Drafts [B, drafted] of B rows of a batch, drafted <= most, behind the matches that
+    """Drafts [B, drafted] of B rows of a batch, behind the matches that
     `search_copies` found; with `newest` each behind the token appended last, in 64 bits.
     `state.rates` has how often tokens behind such matches are right.
 
@@ -176,7 +165,7 @@ def draft_copies(  # noqa: PLR0913
     """
     kind = torch.int64 if newest else torch.int32
     draft = torch.empty(rows, drafted + newest, dtype=kind, device=text.device)
-    width = triton.next_power_of_2(max(most, 1))
+    width = triton.next_power_of_2(max(state.max_drafted, 1))
     _draft_copies(
         (newest, width),
         (rows, 1, 1),

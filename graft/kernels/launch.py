@@ -40,8 +40,8 @@ class Launcher:
     """Launches a kernel without Triton's look at each argument, which takes the host longer than
     the device some kernels. A decorator of the function that Triton compiles.
 
-    The kernel specializes on nothing but its constants and its arguments' types, so that whoever
-    launches it knows which variant it is.
+    The kernel specializes on nothing but its constants and its arguments' types, so that its caller
+    knows which variant a launch needs.
     """
 
     def __init__(self, function: Callable[..., None]) -> None:

@@ -53,7 +53,7 @@ class Rows:
             self.lengths[row] += same + 1
             self.accepted += same
         kept = torch.zeros(len(draft), dtype=torch.bool, device=DEVICE)
-        _, counts, _ = drafts.append(new.to(DEVICE), kept, self.text, 1000)
+        _, counts, _ = drafts.append(new.to(DEVICE), kept, self.text)
         found, rates = drafts.propose(DRAFTED, self.text, len(counts))
         self.steps += 1
         for row, text in enumerate(self.texts):
@@ -65,7 +65,7 @@ class Rows:
 
 
 def run(texts: list[list[int]], prompts: list[int], tokens: int) -> Rows:
-    rows, drafts = Rows(texts, prompts), RowDrafts(DRAFTED, 4, DEVICE)
+    rows, drafts = Rows(texts, prompts), RowDrafts(DRAFTED, 4, 1000, DEVICE)
     draft: list[list[int]] = [[] for _ in texts]
     places = {str(row): row for row in range(len(texts))}
     drafts.follow(places, set(places), rows.text, rows.known, prompts)
@@ -99,9 +99,9 @@ def test_misleading_matches_get_low_rates():
 
 
 def started(text: list[int], *, warm: bool = False) -> tuple[RowDrafts, torch.Tensor]:
-    drafts = RowDrafts(DRAFTED, 4, DEVICE)
+    drafts = RowDrafts(DRAFTED, 4, 1000, DEVICE)
     if warm:
-        drafts.warm_up(torch.zeros(1, LENGTH, dtype=torch.int32, device=DEVICE), 1000)
+        drafts.warm_up(torch.zeros(1, LENGTH, dtype=torch.int32, device=DEVICE))
     known = torch.tensor([text])
     on_device = torch.zeros(4, LENGTH, dtype=torch.int32, device=DEVICE)
     drafts.follow({"a": 0}, {"a"}, on_device, known, [len(text)])
@@ -110,7 +110,7 @@ def started(text: list[int], *, warm: bool = False) -> tuple[RowDrafts, torch.Te
 
 def sample(drafts: RowDrafts, text: torch.Tensor, *tokens: int) -> torch.Tensor:
     sampled = torch.tensor(tokens, dtype=torch.int32, device=DEVICE)[:, None]
-    return len(drafts.append(sampled, sampled[:, 0] < 0, text, 1000)[1])
+    return len(drafts.append(sampled, sampled[:, 0] < 0, text)[1])
 
 
 def test_warming_up_leaves_no_trace():
@@ -517,7 +517,7 @@ def test_ranks_of_tensor_parallel_make_the_same_drafts(vllm, monkeypatch, shown)
         found = []
         for drafts, on_device in ranks:
             kept = torch.zeros(1, dtype=torch.bool, device=DEVICE)
-            _, counts, _ = drafts.append(padded.to(DEVICE), kept, on_device, 1000)
+            _, counts, _ = drafts.append(padded.to(DEVICE), kept, on_device)
             tokens, rates = drafts.propose(width, on_device, len(counts))
             found.append((tokens.tolist(), None if rates is None else rates.tolist()))
         assert found[0] == found[1]

@@ -44,7 +44,7 @@ def placed(rows: list[list[int]], most: int) -> tuple[torch.Tensor, torch.Tensor
 def fresh_state(rows: int) -> DraftState:
     """Of rows that had a token in the last step."""
     prior = torch.stack([torch.arange(32.0), torch.full((32,), 2.0)]).to(DEVICE)
-    state = DraftState(rows, prior, DEVICE)
+    state = DraftState(rows, prior, DEVICE, 50, 7)
     state.new.fill_(1)
     return state
 
@@ -58,7 +58,7 @@ def test_drafts_are_the_tokens_behind_the_latest_longest_match(block, monkeypatc
     state = fresh_state(len(rows))
     text, state.lengths = placed(rows, 70)
     search_copies(text, len(rows), state)
-    draft = draft_copies(text, len(rows), state, 6, 7)
+    draft = draft_copies(text, len(rows), state, 6)
     matched = state.matched.tolist()
     for row, tokens, length in zip(rows, draft.tolist(), matched, strict=True):
         assert (length, tokens) == searched(row, 6), row
@@ -70,7 +70,7 @@ def test_a_row_without_a_new_token_has_no_draft():
     text, state.lengths = placed([[1, 2, 1, 2], [1, 2, 1, 2]], 8)
     state.new[0] = 0
     search_copies(text, 2, state)
-    assert draft_copies(text, 2, state, 2, 2).tolist() == [[0, 0], [1, 2]]
+    assert draft_copies(text, 2, state, 2).tolist() == [[0, 0], [1, 2]]
     assert state.rates.tolist() == [0, RATE_UNIT // 2]
 
 
@@ -79,20 +79,20 @@ def test_rows_of_a_batch_may_have_other_places_in_the_text():
     text, state.lengths = placed([[9], [1, 2, 1], [9], [5, 6, 7, 5]], 8)
     sampled = torch.tensor([[6, 7], [2, 9]], device=DEVICE)
     counts = torch.tensor([2, 1], dtype=torch.int32, device=DEVICE)
-    append_counted(sampled, counts, text, state, 50, 4, places)
+    append_counted(sampled, counts, text, state, places)
     assert state.lengths.tolist() == [1, 4, 1, 6]
     assert text[3, :6].tolist() == [5, 6, 7, 5, 6, 7]
     assert state.newest.tolist() == [0, 2, 0, 7]
     search_copies(text, 2, state, places)
-    draft = draft_copies(text, 2, state, 2, 2, places)
+    draft = draft_copies(text, 2, state, 2, places)
     assert draft.tolist() == [[5, 6], [1, 2]]
-    assert draft_copies(text, 2, state, 2, 2, places, newest=True).tolist() == [
+    assert draft_copies(text, 2, state, 2, places, newest=True).tolist() == [
         [7, 5, 6],
         [2, 1, 2],
     ]
     assert (state.rates[places] > 0).all()
     more = torch.cat([draft, torch.full_like(draft[:, :1], 40)], 1)
-    append_counted(more, counts, text, state, 50, 4, places)
+    append_counted(more, counts, text, state, places)
     rejected = (state.seen - fresh_state(4).seen)[1]
     assert rejected.sum() > 0  # two tokens and no third one: the second draft token was rejected
 
@@ -100,7 +100,7 @@ def test_rows_of_a_batch_may_have_other_places_in_the_text():
 def test_all_tokens_are_appended_where_no_counts_are_given():
     state, places = fresh_state(2), torch.tensor([1, 0], device=DEVICE)
     text, state.lengths = placed([[9], [5, 6]], 8)
-    append_counted(torch.tensor([[7], [8]], device=DEVICE), None, text, state, 50, 4, places)
+    append_counted(torch.tensor([[7], [8]], device=DEVICE), None, text, state, places)
     assert [row[:3] for row in text.tolist()] == [[9, 8, 7], [5, 6, 7]]
     assert state.newest.tolist() == [8, 7]
 
@@ -109,7 +109,7 @@ def test_rates_are_known_without_drafts():
     state = fresh_state(1)
     text, state.lengths = placed([[1, 2, 1, 2]], 8)
     search_copies(text, 1, state)
-    assert draft_copies(text, 1, state, 0, 7).shape == (1, 0)
+    assert draft_copies(text, 1, state, 0).shape == (1, 0)
     assert state.rates.tolist() == [RATE_UNIT // 2]
 
 
@@ -119,7 +119,7 @@ def test_valid_sampled_tokens_are_appended_where_there_is_space():
     state.lengths[:4] = lengths
     sampled = torch.tensor([[8, 9, -1], [7, 7, 7], [3, 2, 9], [-1, -1, -1]], dtype=torch.int32)
     discarded = torch.tensor([False, True, False, False, False], device=DEVICE)
-    last, counts, valid = append_sampled(sampled.to(DEVICE), discarded, text, state, 50, 4)
+    last, counts, valid = append_sampled(sampled.to(DEVICE), discarded, text, state)
     assert text[0].tolist() == [1, 2, 3, 8, 9, 7]
     assert text[1].tolist() == [4, 7, 7, 7, 7, 7]
     assert text[2].tolist() == [5, 6, 1, 1, 3, 2]
@@ -133,7 +133,7 @@ def test_tokens_beyond_the_vocabulary_are_not_valid():
     state = fresh_state(1)
     text, state.lengths = placed([[1]], 6)
     sampled = torch.tensor([[9, 50]], dtype=torch.int32, device=DEVICE)
-    last, counts, _ = append_sampled(sampled, sampled[:, 0] < 0, text, state, 50, 2)
+    last, counts, _ = append_sampled(sampled, sampled[:, 0] < 0, text, state)
     assert (last.tolist(), counts.tolist(), state.lengths.tolist()) == ([9], [1], [2])
 
 
@@ -144,7 +144,7 @@ def test_accepted_and_rejected_drafts_are_counted_by_match_length():
     sampled = torch.full((5, 5), -1, dtype=torch.int32, device=DEVICE)
     sampled[0, :3], sampled[1, :5], sampled[3, :1], sampled[4, :2] = 2, 2, 2, 2
     for _ in range(2):  # the second time nothing is left to count
-        append_sampled(sampled, sampled[:, 0] < -1, text, state, 50, 5)
+        append_sampled(sampled, sampled[:, 0] < -1, text, state)
     change = (state.seen - fresh_state(5).seen).cpu()
     assert change[0].nonzero().flatten().tolist() == [3, 5]
     assert change[0, [3, 5]].tolist() == [3.0, 4.0]
@@ -158,9 +158,9 @@ def test_matches_are_checked_without_drafts(token, right):
     state = fresh_state(2)
     text, state.lengths = placed([[1, 2, 3, 1, 2], [4]], 9)
     search_copies(text, 2, state)
-    draft_copies(text, 2, state, 0, 7)
+    draft_copies(text, 2, state, 0)
     sampled = torch.tensor([[token], [4]], dtype=torch.int32, device=DEVICE)
     for _ in range(2):
-        append_sampled(sampled, sampled[:, 0] < 0, text, state, 50, 8)
+        append_sampled(sampled, sampled[:, 0] < 0, text, state)
     change = (state.seen - fresh_state(2).seen).cpu()
     assert change.nonzero().tolist() == [[1 - right, 2]]
